@@ -17,7 +17,7 @@ from rhizome.cluster.link import frame_codec as frames_module
 from rhizome.cluster.link.frame_codec import FrameSink, LinkReader, put_frame_of
 from rhizome.cluster.link.link import BATCH_BYTES
 from rhizome.cluster.link.mac_records import MacReader, MacWriter
-from rhizome.cluster.protocol.message_codec import put_credit
+from rhizome.cluster.protocol.edge_home_codec import put_credit
 from rhizome.testing.in_memory_cluster import make_cluster
 
 ROUNDS: Final = 15

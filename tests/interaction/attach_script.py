@@ -13,7 +13,7 @@ from rhizome.amqp.field_table import read_table
 from rhizome.amqp.primitives import u16_at
 from rhizome.broker.channel.unacked import ACK, REJECT
 from rhizome.cluster.link.frame_codec import FrameSink, LinkReader
-from rhizome.cluster.protocol.call_operations import TAKE_BACK
+from rhizome.cluster.protocol.call_table_codec import TAKE_BACK
 from rhizome.cluster.protocol.catalogue import (
     ATTACH,
     ATTACH_BEGIN,
@@ -32,7 +32,7 @@ from rhizome.cluster.protocol.catalogue import (
     SETTLE,
     SETTLED,
 )
-from rhizome.cluster.protocol.message_codec import (
+from rhizome.cluster.protocol.edge_home_codec import (
     FLAG_REDELIVERED,
     HAS_SETTLED_FIXED,
     HELD_FIXED,

@@ -51,8 +51,8 @@ from rhizome.cluster.consensus.consensus_messages import (
     decode,
     encode,
 )
+from rhizome.cluster.consensus.log.cluster_store import Entry, Image, MemoryClusterStore
 from rhizome.cluster.consensus.log.log_entry_payloads import APPLICATION
-from rhizome.cluster.consensus.log.storage import Entry, Image, MemoryClusterStore
 from rhizome.cluster.link.broker_hello import PRIMARY, SECONDARY, Hello, hash_primaries
 
 DELAY_MS = 1

@@ -7,7 +7,7 @@ from random import Random
 
 from rhizome.bridge import bridge_events
 from rhizome.bridge.bridge_events import Report, Reporter
-from rhizome.bridge.bridge_state import Flow, Side
+from rhizome.bridge.bridge_sides import Flow, Side
 from rhizome.bridge.destination_publisher import Destination
 from rhizome.bridge.errors import BridgeError
 from rhizome.bridge.forwarded_properties import ForwardedProperties

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from rhizome.bridge import bridge_events
-from rhizome.bridge.bridge_state import Flow, ensure_queue
+from rhizome.bridge.bridge_sides import Flow, ensure_queue
 from rhizome.bridge.errors import (
     LINK_ERRORS,
     OF_A_MESSAGE,

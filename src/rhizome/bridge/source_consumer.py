@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rhizome.bridge.bridge_state import Flow, ensure_queue, together, unbind
+from rhizome.bridge.bridge_sides import Flow, ensure_queue, together, unbind
 from rhizome.bridge.errors import LINK_ERRORS, advising
 from rhizome.bridge.in_flight_window import Window
 from rhizome.client import Channel, Connection, Consumer, connect

@@ -33,6 +33,7 @@ from rhizome.broker.channel.channel import Channel
 from rhizome.broker.channel.consumer import Consumer, consumers_of
 from rhizome.broker.channel.deferred_methods import DeferredMethods
 from rhizome.broker.channel.direct_reply_to import REPLY_QUEUE, DirectReplyTo
+from rhizome.broker.cluster_port import Across, Cluster, Histories, Waiter
 from rhizome.broker.connection.amqp_handshake import Handshake
 from rhizome.broker.connection.connection import Connection
 from rhizome.broker.connection.connection_states import RUNNING
@@ -76,7 +77,6 @@ from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.broker.observer import EventSink, Observer, Tracer
 from rhizome.broker.periodic_sweep import Timers
-from rhizome.broker.port import Across, Cluster, Histories, Waiter
 from rhizome.broker.publishing.blocked_publishers import update_blocking
 from rhizome.broker.publishing.confirm_latency import ConfirmLatencies, LatencyHistogram
 from rhizome.broker.publishing.delayed_messages import Delayed

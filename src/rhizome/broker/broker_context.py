@@ -18,6 +18,7 @@ from rhizome.broker.channel.channel import Channel
 from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.channel.direct_reply_to import DirectReplyTo
 from rhizome.broker.channel.open_transaction import PendingCommit
+from rhizome.broker.cluster_port import Across, Cluster, Waiter
 from rhizome.broker.connection.connection import Connection
 from rhizome.broker.dead_letters.dead_letter import DeadLetter
 from rhizome.broker.fault_log import (
@@ -33,7 +34,6 @@ from rhizome.broker.metadata.metadata_commands import (
 )
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.broker.observer import EventSink, Observer, Tracer
-from rhizome.broker.port import Across, Cluster, Waiter
 from rhizome.broker.publishing.confirm_latency import ConfirmLatencies
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.publishing.unfinished_content_limits import UnfinishedContents

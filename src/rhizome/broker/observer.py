@@ -11,11 +11,11 @@ from rhizome.errors import AmqpError
 if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.channel.consumer import Consumer
+    from rhizome.broker.cluster_port import Waiter
     from rhizome.broker.connection.connection import Connection
     from rhizome.broker.message import Message
     from rhizome.broker.metadata.metadata_changes import Outcome
     from rhizome.broker.metadata.metadata_commands import Command
-    from rhizome.broker.port import Waiter
     from rhizome.broker.publishing.publication import Publication
     from rhizome.broker.queue.queue import Queue
 

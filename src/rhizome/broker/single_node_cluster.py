@@ -6,7 +6,8 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rhizome.broker.access.application_tokens import ApplicationTokens
+from rhizome.broker.access.application_cluster_token import ApplicationTokens
+from rhizome.broker.cluster_port import Cluster, Waiter
 from rhizome.broker.metadata.metadata_changes import (
     BindingAdded,
     BindingRemoved,
@@ -27,7 +28,6 @@ from rhizome.broker.metadata.metadata_commands import (
     encode,
 )
 from rhizome.broker.metadata.vhost_metadata_byte_quota import check_command
-from rhizome.broker.port import Cluster, Waiter
 from rhizome.broker.publishing.recent_history import history_of
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.routing.bindings_and_destinations import Binding, Destination

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rhizome.broker.turn import Turn
     from rhizome.cluster.consensus.consensus_events import Event
     from rhizome.cluster.consensus.consensus_output import Ready
-    from rhizome.cluster.consensus.log.storage import Entry
+    from rhizome.cluster.consensus.log.cluster_store import Entry
     from rhizome.cluster.state.cluster_state import Applied
 
 

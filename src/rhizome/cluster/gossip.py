@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rhizome.amqp.field_table import encode_table, read_table
-from rhizome.broker.home_port import messages_by_group
+from rhizome.broker.home_change_effects import messages_by_group
 from rhizome.broker.metadata.metadata_commands import PutUser
 from rhizome.cluster.link.broker_hello import SECONDARY
 from rhizome.cluster.protocol.catalogue import GOSSIP

@@ -22,8 +22,8 @@ from rhizome.amqp.field_table import encode_table
 from rhizome.broker.dead_letters.dead_letter_routing import bury_apart
 from rhizome.broker.dead_letters.group_outbox import OutboxRules, open_outbox
 from rhizome.broker.fault_log import FAULT_GROUP, FAULT_STANDBY
-from rhizome.broker.group_log.journal_log import LOCAL_GROUP
-from rhizome.broker.home_port import queues_of
+from rhizome.broker.group_log.local_group_log import LOCAL_GROUP
+from rhizome.broker.home_change_effects import queues_of
 from rhizome.broker.message import Message
 from rhizome.broker.queue.internal_queues import drop_internal_queue
 from rhizome.broker.queue.queue_recovery import restore_queue
@@ -31,9 +31,9 @@ from rhizome.broker.queue.redelivered_flag import shown_of
 from rhizome.broker.streams.stream_restrictions import is_stream
 from rhizome.cluster.edge.edge import Edge
 from rhizome.cluster.home.edge_reconciliation import EdgeSessionsByGroup
-from rhizome.cluster.home.group_log import ReplicatedLog
 from rhizome.cluster.home.home_change import HomeChange, LocalEdgeReturn
 from rhizome.cluster.home.home_group import HomeGroup, HomePort
+from rhizome.cluster.home.replicated_group_log import ReplicatedGroupLog
 from rhizome.cluster.home.settings import HomeSettings
 from rhizome.cluster.home.unreplicated_message_migration import BARE, UnreplicatedMessageReturn
 from rhizome.cluster.node_port import NodePort
@@ -81,9 +81,9 @@ from rhizome.journal.records import u16_at, u32_at
 from rhizome.journal.recovery import Recovered, RecoveredQueue
 
 if TYPE_CHECKING:
+    from rhizome.broker.cluster_port import Waiter
     from rhizome.broker.group_log.log_port import GroupLog
     from rhizome.broker.metadata.metadata_commands import Command
-    from rhizome.broker.port import Waiter
     from rhizome.broker.queue.queue import Queue
     from rhizome.cluster.link.link import Link
     from rhizome.cluster.state.broker_registry import Registry
@@ -276,7 +276,7 @@ class GroupRoles:
         first = int(copy.index) + 1
         starts = starts_with(copy.starts, group.epoch, first)
         broker.pager.journal.epoch(group.id, group.epoch, first)
-        log = ReplicatedLog(
+        log = ReplicatedGroupLog(
             broker.pager.journal,
             group.id,
             group.epoch,
@@ -313,7 +313,7 @@ class GroupRoles:
         copies.copies = home.copies
         return home
 
-    def _activate(self, queue: Queue, log: ReplicatedLog, copy: GroupCopy) -> None:
+    def _activate(self, queue: Queue, log: ReplicatedGroupLog, copy: GroupCopy) -> None:
         queue.use_log(log)
         queue.away = None
         if queue.options.replicate == BARE:

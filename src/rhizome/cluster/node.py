@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from rhizome.broker.access.application_tokens import ApplicationTokens
+from rhizome.broker.access.application_cluster_token import ApplicationTokens
+from rhizome.broker.cluster_port import Away, Cluster, Holdings, Waiter
 from rhizome.broker.fault_log import FAULT_GROUP, FAULT_LINK, FAULT_TIMER, FAULT_TURN
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.metadata.metadata_commands import (
@@ -29,9 +30,8 @@ from rhizome.broker.metadata.metadata_commands import (
     DeclareExchange,
     DeclareQueue,
 )
-from rhizome.broker.metadata.proposed_arguments import check_known_to
+from rhizome.broker.metadata.new_queue_arguments import check_known_to
 from rhizome.broker.metadata.vhost_metadata_byte_quota import check_command, vhost_of
-from rhizome.broker.port import Away, Cluster, Holdings, Waiter
 from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE
 from rhizome.broker.publishing.recent_history import history_of
 from rhizome.broker.queue.queue_recovery import restore_queue
@@ -53,6 +53,7 @@ from rhizome.cluster.consensus.consensus_events import (
 )
 from rhizome.cluster.consensus.consensus_output import Ready
 from rhizome.cluster.consensus.dataclass_codec import decode
+from rhizome.cluster.consensus.log.cluster_store import ClusterStore, Entry
 from rhizome.cluster.consensus.log.log_entry_payloads import (
     APPLICATION,
     REGISTRATION,
@@ -60,7 +61,6 @@ from rhizome.cluster.consensus.log.log_entry_payloads import (
     Registration,
     Retirement,
 )
-from rhizome.cluster.consensus.log.storage import ClusterStore, Entry
 from rhizome.cluster.consensus.settings import STALL_MS
 from rhizome.cluster.death_notices import DeathNotices
 from rhizome.cluster.edge.edge import Edge
@@ -77,11 +77,11 @@ from rhizome.cluster.node_observer import NodeObserver
 from rhizome.cluster.node_port import NodePort
 from rhizome.cluster.peer_frame_dispatch import PeerBroker
 from rhizome.cluster.peer_link_state import Applied
-from rhizome.cluster.private_queues.made_names import name_ending, owner_of
+from rhizome.cluster.private_queues.auto_delete_exchanges import drop_unused_exchanges
+from rhizome.cluster.private_queues.broker_generated_names import name_ending, owner_of
 from rhizome.cluster.private_queues.meta_binding_entry import MetaBinding, meta_binding_of
 from rhizome.cluster.private_queues.meta_bindings import MetaBindings
-from rhizome.cluster.private_queues.unused_exchanges import drop_unused_exchanges
-from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
+from rhizome.cluster.protocol.attach_rule_switches import AttachRules
 from rhizome.cluster.protocol.catalogue import (
     ASK_COPY_PROGRESS,
     CONSENSUS,

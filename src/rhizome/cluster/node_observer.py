@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rhizome.broker.fault_log import FAULT_LINK
 from rhizome.cluster.consensus.consensus_events import Event
-from rhizome.cluster.consensus.log.storage import Entry
+from rhizome.cluster.consensus.log.cluster_store import Entry
 from rhizome.cluster.link.death_certificate import DeathCertificate
 from rhizome.cluster.link.link import Link, LinkHandler
 from rhizome.journal.salvaged_messages import SalvageManifest

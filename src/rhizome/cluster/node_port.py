@@ -9,8 +9,8 @@ from mypy_extensions import mypyc_attr
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
+    from rhizome.broker.cluster_port import Waiter
     from rhizome.broker.metadata.metadata_commands import Command
-    from rhizome.broker.port import Waiter
     from rhizome.cluster.link.link_manager import LinkTable
     from rhizome.cluster.peer_link_state import Applied
     from rhizome.cluster.state.cluster_state import ClusterState

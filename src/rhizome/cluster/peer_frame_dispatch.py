@@ -26,7 +26,7 @@ from rhizome.cluster.linked_peer import LinkedPeer
 from rhizome.cluster.peer_link_state import Applied, LinkChannel
 from rhizome.cluster.private_queues.meta_bindings import MetaBindings
 from rhizome.cluster.private_queues.root_relay import relay
-from rhizome.cluster.protocol.call_operations import number_in
+from rhizome.cluster.protocol.call_table_codec import number_in
 from rhizome.cluster.protocol.catalogue import (
     ANSWER,
     ATTACH,
@@ -56,8 +56,8 @@ from rhizome.cluster.protocol.catalogue import (
     SETTLED,
     UNROUTED,
 )
+from rhizome.cluster.protocol.edge_home_codec import COPIED_AT
 from rhizome.cluster.protocol.frame_dispatch import FrameHandler, FrameTable, SpanHandler
-from rhizome.cluster.protocol.message_codec import COPIED_AT
 from rhizome.errors import AmqpError, InternalFault
 
 if TYPE_CHECKING:

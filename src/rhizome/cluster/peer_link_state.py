@@ -13,7 +13,7 @@ from rhizome.broker.message import Message
 from rhizome.broker.publishing.forward_port import Bundle, Target
 from rhizome.cluster.link.broker_hello import PRODUCERS_BY_USER
 from rhizome.cluster.link.link import Link
-from rhizome.cluster.protocol.message_codec import put_route
+from rhizome.cluster.protocol.edge_home_codec import put_route
 
 SLOTS: Final = 16384
 

@@ -15,7 +15,7 @@ from rhizome.cluster.state.state_changes import ClusterFact, GroupChanged, Group
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
-    from rhizome.broker.port import Away
+    from rhizome.broker.cluster_port import Away
     from rhizome.broker.queue.queue import Queue
     from rhizome.cluster.clients.failover_map_push import FailoverMapPush
     from rhizome.cluster.edge.edge import Edge

@@ -16,14 +16,14 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rhizome.console import files
+from rhizome.listen_sockets import is_loopback
 from rhizome.management.api_context import Context
 from rhizome.management.errors import ApiError, MethodNotAllowed, ObjectNotFound
 from rhizome.management.http.auth import MONITORING, authenticate
 from rhizome.management.http.endpoint import Endpoint, error_response, routes
 from rhizome.management.http.json_responses import HEADERS
-from rhizome.management.http.listen_sockets import is_loopback
 from rhizome.management.http.request_filter import RequestFilter
-from rhizome.management.http.request_loop_steps import TimedSteps
+from rhizome.management.http.request_step_timer import RequestStepTimer
 from rhizome.management.metrics.per_queue_metrics import with_queues
 from rhizome.management.openapi import openapi_document
 from rhizome.management.peers.peer_request_handler import peer_caller_of
@@ -56,7 +56,7 @@ from rhizome.management.rhizome_api import (
     open_transactions,
     queue_lease_list,
     role_health_checks,
-    schedules,
+    scheduled_messages,
     spark_pipelines,
     stalls,
     stream_readers,
@@ -123,7 +123,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *exchanges.ENDPOINTS,
     *queues.ENDPOINTS,
     *queue_lease_list.ENDPOINTS,
-    *schedules.ENDPOINTS,
+    *scheduled_messages.ENDPOINTS,
     *damaged_message_list.ENDPOINTS,
     *journals.ENDPOINTS,
     *streams.ENDPOINTS,
@@ -196,6 +196,6 @@ def make_application(context: Context) -> ASGIApp:
             # Changed in place, because the filter around this looks for what handlers note there.
             scope.update({"path": path.rstrip("/") or "/", "root_path": ""})
             doing = f"HTTP {scope['method']} {scope['path']}"
-            await TimedSteps(context.shell, doing, router(scope, receive, send))
+            await RequestStepTimer(context.shell, doing, router(scope, receive, send))
 
     return RequestFilter(context, application)

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.channel.consumer import Consumer
+    from rhizome.broker.cluster_port import Waiter
     from rhizome.broker.connection.connection import Connection
-    from rhizome.broker.port import Waiter
     from rhizome.broker.routing.router import Router
 
 EVENTS_MAX: Final = 1_000

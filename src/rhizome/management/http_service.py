@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from rhizome.broker.broker import Broker
 from rhizome.journal.store import Store
+from rhizome.listen_sockets import bind
 from rhizome.management.api_context import (
     Context,
     HttpConfig,
@@ -25,7 +26,6 @@ from rhizome.management.api_context import (
 )
 from rhizome.management.event_exchange import EventExchange
 from rhizome.management.http.http_connection_limits import ConnectionTable
-from rhizome.management.http.listen_sockets import bind
 from rhizome.management.metrics.message_rates import Rates
 from rhizome.management.peers.peer_requests import PeerRequest, PeerResponse
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from rhizome.broker.cluster_port import Waiter
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.metadata.metadata_commands import Command, encode
-from rhizome.broker.port import Waiter
 from rhizome.management.api_context import Context
 from rhizome.management.errors import BadRequest, Unavailable
 

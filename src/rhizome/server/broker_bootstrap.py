@@ -7,12 +7,12 @@ import logging
 from typing import Final
 
 from rhizome import __version__
-from rhizome.broker.access.application_tokens import ApplicationTokens
+from rhizome.broker.access.application_cluster_token import ApplicationTokens
 from rhizome.broker.access.auth_interface import AccessEpoch, Authenticator
 from rhizome.broker.access.usage_limits import Limits
 from rhizome.broker.broker import Broker
 from rhizome.broker.broker_context import BrokerSettings
-from rhizome.broker.group_log.journal_log import LOCAL_GROUP, JournalLog
+from rhizome.broker.group_log.local_group_log import LOCAL_GROUP, LocalGroupLog
 from rhizome.broker.metadata.metadata_commands import (
     SCOPE_USER,
     SCOPE_VHOST,
@@ -106,14 +106,14 @@ class StoreStreams(StreamsPort):
         return self.store.streams.durable
 
 
-def make_log(store: Store) -> JournalLog:
+def make_log(store: Store) -> LocalGroupLog:
     """The log of the local group, in a new epoch, because indexes of lost messages are used
     again."""
     group = store.recovered.groups.get(LOCAL_GROUP) or GroupReplay()
     epoch = int(group.epoch) + 1
     next_index = int(group.index) + 1
     store.journal.epoch(LOCAL_GROUP, epoch, next_index)
-    log = JournalLog(store.journal, epoch, next_index)
+    log = LocalGroupLog(store.journal, epoch, next_index)
     log.starts = [*group.starts[-STARTS_MAX:], (epoch, next_index)]
     return log
 
@@ -121,7 +121,7 @@ def make_log(store: Store) -> JournalLog:
 def make_broker(
     config: Config,
     store: Store,
-    log: JournalLog,
+    log: LocalGroupLog,
     authenticator: Authenticator,
     epoch: AccessEpoch,
     observer: Observer,
@@ -155,7 +155,7 @@ def make_broker(
 def make_empty_broker(
     config: Config,
     store: Store,
-    log: JournalLog,
+    log: LocalGroupLog,
     authenticator: Authenticator,
     epoch: AccessEpoch,
     observer: Observer,

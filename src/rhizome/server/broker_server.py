@@ -24,18 +24,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
-from rhizome.broker.access.application_tokens import ApplicationTokens
+from rhizome.broker.access.application_cluster_token import ApplicationTokens
 from rhizome.broker.access.auth_interface import AccessEpoch, Peer
 from rhizome.broker.broker import Broker
 from rhizome.broker.fault_log import FAULT_TASK
-from rhizome.broker.group_log.journal_log import JournalLog
+from rhizome.broker.group_log.local_group_log import LocalGroupLog
 from rhizome.broker.metadata.metadata_commands import PutUser
 from rhizome.build_info import describe
 from rhizome.errors import RhizomeError
 from rhizome.journal.files import MemoryFiles
 from rhizome.journal.store import JournalStore, MemoryStore, Store, StoreOptions
 from rhizome.journal.writer import ALWAYS, NEVER, Flush
-from rhizome.management.http.listen_sockets import bind, bind_unix, is_loopback
+from rhizome.listen_sockets import bind, bind_unix, is_loopback
 from rhizome.management.metrics.slow_turns import SlowTurns
 from rhizome.security.login_service import LoginService
 from rhizome.security.password_check_queue import AT_ONCE_MAX
@@ -52,6 +52,7 @@ from rhizome.server.config.broker_config import Config
 from rhizome.server.config.cluster_section import read_keys
 from rhizome.server.config.config_reload import Reloader
 from rhizome.server.config.units import Address
+from rhizome.server.data_directory_check import check_data_directory
 from rhizome.server.event_loop.broker_driver import ClientProtocol, Shell
 from rhizome.server.event_loop.busy_poll import BusyPoll
 from rhizome.server.event_loop.watchdog import Watchdog
@@ -66,7 +67,6 @@ from rhizome.server.log_output import (
     log_handlers,
 )
 from rhizome.server.role_change_commands import Hooks, roles_of
-from rhizome.server.standalone_or_cluster_store import check_data_directory
 from rhizome.server.startup_errors import report_startup_error
 
 # Modules that only some brokers need are imported there: a standalone broker starts a third faster.
@@ -308,7 +308,7 @@ class BrokerServer:
             return MemoryStore(MemoryFiles(), os.urandom(16), self, hand_over, options)
         return JournalStore(Path(config.broker.data), os.urandom(16), self, hand_over, options)
 
-    def _report_recovery(self, log: JournalLog) -> None:
+    def _report_recovery(self, log: LocalGroupLog) -> None:
         recovered = self.store.recovered
         count = sum(queue.count for queue in recovered.queues.values())
         ready = sum(

@@ -15,6 +15,7 @@ from rhizome.broker.metadata.metadata_commands import encode as encode_command
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.cluster.consensus.consensus_registry import decode_snapshot
 from rhizome.cluster.consensus.dataclass_codec import decode
+from rhizome.cluster.consensus.log.cluster_store import Entry, Image
 from rhizome.cluster.consensus.log.log_entry_payloads import (
     APPLICATION,
     REGISTRATION,
@@ -22,7 +23,6 @@ from rhizome.cluster.consensus.log.log_entry_payloads import (
     Registration,
     Retirement,
 )
-from rhizome.cluster.consensus.log.storage import Entry, Image
 from rhizome.cluster.state.cluster_commands import RegisterBroker, RetireBroker
 from rhizome.cluster.state.cluster_state import ClusterState, StateAlone
 from rhizome.cluster.state.groups_and_placement import Group
@@ -32,7 +32,7 @@ from rhizome.journal.recovery import Recovered, recover
 from rhizome.journal.store import JournalStore
 from rhizome.journal.store_inspection import open_offline
 from rhizome.server.clustered_broker.sqlite_cluster_store import read_image
-from rhizome.server.standalone_or_cluster_store import STORE_DIRECTORY
+from rhizome.server.data_directory_check import STORE_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from rhizome.broker.access.auth_interface import AccessEpoch, OpenAuthenticator,
 from rhizome.broker.connection.connection import Connection
 from rhizome.broker.connection.connection_states import CLOSED
 from rhizome.broker.queue.queue import Queue
-from rhizome.cluster.consensus.log.storage import Image, MemoryClusterStore
+from rhizome.cluster.consensus.log.cluster_store import Image, MemoryClusterStore
 from rhizome.cluster.link.accepted_link_port import ConnectionAdopter
 from rhizome.cluster.link.link import CLOSED as LINK_CLOSED
 from rhizome.cluster.link.link import Link

@@ -23,7 +23,7 @@ import pytest
 
 from rhizome.amqp import methods
 from rhizome.amqp.methods import decode_method
-from rhizome.broker.access.application_tokens import application_token
+from rhizome.broker.access.application_cluster_token import application_token
 from rhizome.broker.connection.outbox import Outbox
 from rhizome.client import connect
 from rhizome.cluster.link.broker_hello import Hello

@@ -9,13 +9,13 @@ from rhizome.testing.sim.seed_run import RunOptions
 from tests.simulation.mutants import Mutant
 
 HELD_IS_FREE = """
-from rhizome.broker.queue_keys.key_discipline import KeyDiscipline
-line_of = KeyDiscipline._line_of
+from rhizome.broker.queue_keys.keyed_dispatch import KeyedDispatch
+line_of = KeyedDispatch._line_of
 def free_unless_uncommitted(self, key):
     line = line_of(self, key)
     waits = line is self.uncommitted or key.ready == 0 or key.delayed > 0
     return line if waits else self.free
-KeyDiscipline._line_of = free_unless_uncommitted
+KeyedDispatch._line_of = free_unless_uncommitted
 """
 
 FREE = Mutant(

@@ -59,8 +59,8 @@ def test_the_same_attack_shows_nothing_while_the_rule_holds(attack: Attack) -> N
 
 SHOWN_WITHOUT_DISK = """
 from rhizome.broker.group_log.log_port import EVERYTHING
-from rhizome.cluster.home.group_log import ReplicatedLog
-update_visible, append_from = ReplicatedLog.update_visible, ReplicatedLog.append_from
+from rhizome.cluster.home.replicated_group_log import ReplicatedGroupLog
+update_visible, append_from = ReplicatedGroupLog.update_visible, ReplicatedGroupLog.append_from
 def judge_all_visible(self):
     update_visible(self)
     if self.alone and not self.still:
@@ -69,7 +69,8 @@ def append_visibly(self, *arguments):
     visible = self.visible
     append_from(self, *arguments)
     self.visible = visible
-ReplicatedLog.update_visible, ReplicatedLog.append_from = judge_all_visible, append_visibly
+ReplicatedGroupLog.update_visible = judge_all_visible
+ReplicatedGroupLog.append_from = append_visibly
 """
 
 LONE = Mutant(

@@ -10,7 +10,7 @@ from rhizome.testing.sim.checkers.fault_timeline import Timeline
 from rhizome.testing.sim.checkers.loss_and_duplicate_checkers import TODAY
 from rhizome.testing.sim.checkers.message_history import History
 from rhizome.testing.sim.events import application_events as told
-from rhizome.testing.sim.events import lease_app_reports as leased
+from rhizome.testing.sim.events import queue_lease_events as leased
 from rhizome.testing.sim.scenarios.queue_lease_workload import lease_checkers
 from tests.simulation.story import EDGE, HOME, OTHER, Story, seen_by
 

@@ -6,7 +6,14 @@ import random
 
 import pytest
 
-from rhizome.cluster.consensus.log.storage import Batch, Entry, Image, Position, Snapshot, advance
+from rhizome.cluster.consensus.log.cluster_store import (
+    Batch,
+    Entry,
+    Image,
+    Position,
+    Snapshot,
+    advance,
+)
 from rhizome.testing.sim.world.event_scheduler import MS, SECOND, World
 from rhizome.testing.sim.world.sim_cluster_store import LOG, SimClusterStore
 from rhizome.testing.sim.world.sim_host import Host, Process, Program

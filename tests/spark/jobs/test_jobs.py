@@ -19,7 +19,7 @@ from rhizome.cli.pipeline import pipeline_command
 from rhizome.client.blocking import Connection
 from rhizome.spark.jobs import archive, deadletters, replay, timetravel, traffic
 from rhizome.spark.jobs.job_progress import JobError
-from rhizome.spark.jobs.small_data import interpreted, table_of
+from rhizome.spark.jobs.small_job_settings import interpreted, table_of
 from rhizome.spark.journal.broker_stores import StorePlace
 from rhizome.testing.broker_process import Broker, BrokerProcess, wait_until
 from tests.spark.cli import command

@@ -27,6 +27,7 @@ from rhizome.spark.lakehouse.table_format import (
     nullable,
     open_table,
 )
+from rhizome.spark.lakehouse.table_location import Storage, normal_location
 from rhizome.spark.lakehouse.table_options import (
     DELTA,
     ICEBERG,
@@ -34,7 +35,6 @@ from rhizome.spark.lakehouse.table_options import (
     found_format,
     table_settings,
 )
-from rhizome.spark.lakehouse.table_storage import Storage, normal_location
 from tests.spark.rest_catalog import TOKEN, rest_catalog
 from tests.spark.tables import FORMATS, iceberg_table, readers
 

@@ -11,7 +11,7 @@ import pytest
 from rhizome.bridge import BridgeSettings, InvalidBridge, Refused, load_bridges
 from rhizome.bridge.address_rotation import Addresses
 from rhizome.bridge.bridge_events import REFUSED, BridgeEvent, Reporter
-from rhizome.bridge.bridge_state import FIRST_S, Backoff, Side
+from rhizome.bridge.bridge_sides import FIRST_S, Backoff, Side
 from rhizome.bridge.errors import needs_a_person
 from rhizome.errors import AccessRefused, ConnectionForced, NotFound
 

@@ -18,7 +18,7 @@ from rhizome.amqp.methods import (
 from rhizome.amqp.properties import Properties
 from rhizome.broker.access.usage_limits import RABBITMQ_3_10, RABBITMQ_4_3
 from rhizome.broker.metadata.metadata_commands import PutParameter
-from rhizome.broker.metadata.proposed_arguments import DEFAULT_TYPE, DEFAULTS_COMPONENT
+from rhizome.broker.metadata.new_queue_arguments import DEFAULT_TYPE, DEFAULTS_COMPONENT
 from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 
 

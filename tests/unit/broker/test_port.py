@@ -18,8 +18,8 @@ from rhizome.amqp.methods import (
     TxSelectOk,
 )
 from rhizome.amqp.properties import Properties
+from rhizome.broker.cluster_port import Cluster, Waiter
 from rhizome.broker.metadata.metadata_commands import Command
-from rhizome.broker.port import Cluster, Waiter
 from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 
 PERSISTENT = Properties(delivery_mode=2)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rhizome.broker.group_log.journal_log import JournalLog
+from rhizome.broker.group_log.local_group_log import LocalGroupLog
 from rhizome.journal.journal import Journal
 from rhizome.testing.in_memory_broker import make_core
 
@@ -70,7 +70,7 @@ def test_everything_else_is_waited_for_whatever_comes_with_it(
 def test_acks_that_somebody_waits_for_are_hurried() -> None:
     core = make_core()
     log = core.log
-    assert isinstance(log, JournalLog)
+    assert isinstance(log, LocalGroupLog)
     log.dequeue(1, [1], True)
     assert not log.journal.is_hurried()
     log.mark()

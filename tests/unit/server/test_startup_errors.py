@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rhizome.management.http.listen_sockets import bind
+from rhizome.listen_sockets import bind
 from rhizome.server.config.broker_config import load_config
 from rhizome.server.startup_errors import reason_of, report_startup_error
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rhizome.broker.access.queue_limits import QueueLimits
+from rhizome.broker.access.retry_and_quorum_limits import RetryAndQuorumLimits
 from rhizome.broker.metadata.metadata_commands import SCOPE_USER, SCOPE_VHOST
 from rhizome.errors import NotAllowed, PreconditionFailed
 
@@ -42,7 +42,7 @@ def _no_queues(kind: str, name: str, rivals: bool) -> int:
 
 
 @dataclass
-class Limits(QueueLimits):
+class Limits(RetryAndQuorumLimits):
     """Limits of this broker; those of vhosts and users are in the state.
 
     Limits of vhosts and users apply to the whole cluster. So ``elsewhere`` says how many of a kind

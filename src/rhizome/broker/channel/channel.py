@@ -28,10 +28,10 @@ from rhizome.broker.channel.unacked import ACK, REJECT, REQUEUE, Unacked
 from rhizome.broker.connection.connection_states import RUNNING
 from rhizome.broker.message import Message
 from rhizome.broker.publishing.forward_port import PublisherChannel
-from rhizome.broker.publishing.numbered_publishes import NumberedHeader
 from rhizome.broker.publishing.publish_route import PublishRoute
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.publishing.reliability_levels import Levels
+from rhizome.broker.publishing.sequenced_header_cache import NumberedHeader
 from rhizome.broker.streams.stream_restrictions import is_stream, unsupported
 from rhizome.broker.turn import SETTLED_PER_WORK, TURN_WORK_MAX, Chore, Turn
 from rhizome.errors import (

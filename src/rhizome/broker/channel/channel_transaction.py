@@ -14,9 +14,9 @@ from mypy_extensions import i64
 
 from rhizome.amqp.methods import TxCommitOk, TxRollbackOk, TxSelectOk
 from rhizome.broker.channel.open_transaction import PendingCommit, Transaction
+from rhizome.broker.cluster_port import Proxy
 from rhizome.broker.dead_letters.dead_letter_routing import bury
 from rhizome.broker.group_log.atomic_records import begin_all, commit_all
-from rhizome.broker.port import Proxy
 from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.publish_path import place
 from rhizome.broker.publishing.remote_targets import rehomed

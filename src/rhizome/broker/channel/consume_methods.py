@@ -25,13 +25,13 @@ from rhizome.broker.channel.direct_reply_to import REPLY_QUEUE
 from rhizome.broker.channel.resource_lookup import check_read, find_queue, may_tell, queue_name
 from rhizome.broker.channel.topology_methods import Reply
 from rhizome.broker.channel.unacked import REQUEUE
+from rhizome.broker.cluster_port import away_of
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.group_log.log_port import EVERYTHING
 from rhizome.broker.message import Message
 from rhizome.broker.metadata.declare_and_consume_arguments import check_consume_arguments
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.metadata.metadata_commands import QUEUE
-from rhizome.broker.port import away_of
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.queue.queue_consumer import LEASE_ARGUMENT
 from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_count

@@ -18,9 +18,9 @@ from rhizome.amqp.spec import (
     SESSION_MESSAGE,
 )
 from rhizome.broker.channel.unacked import ACK, REJECT, REQUEUE
+from rhizome.broker.cluster_port import Carrier, Proxy
 from rhizome.broker.connection.outbox import COPY_BYTES_MAX, PIECE_BYTES
 from rhizome.broker.message import Message, Route
-from rhizome.broker.port import Carrier, Proxy
 from rhizome.broker.queue.queue_consumer import QueueConsumer, Reader
 
 if TYPE_CHECKING:

@@ -41,6 +41,7 @@ from rhizome.broker.channel.resource_lookup import (
     queue_name,
     unimplemented,
 )
+from rhizome.broker.cluster_port import Waiter, away_of
 from rhizome.broker.erlang_term_text import exchange_resource, queue_resource
 from rhizome.broker.metadata.declare_and_consume_arguments import check_server_named, queue_locked
 from rhizome.broker.metadata.metadata_changes import Outcome, QueueCreated
@@ -56,7 +57,7 @@ from rhizome.broker.metadata.metadata_commands import (
     DeleteQueue,
     Unbind,
 )
-from rhizome.broker.metadata.proposed_arguments import (
+from rhizome.broker.metadata.new_queue_arguments import (
     check_proposed_queue,
     default_type,
     with_default_type,
@@ -69,7 +70,6 @@ from rhizome.broker.metadata.resource_names import (
     no_queue,
 )
 from rhizome.broker.metadata.vhost_metadata_byte_quota import check_arguments, check_bindings
-from rhizome.broker.port import Waiter, away_of
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.streams.stream_restrictions import is_stream, unsupported
 from rhizome.errors import AccessRefused, AmqpError, NotFound, PreconditionFailed

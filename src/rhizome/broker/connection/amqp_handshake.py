@@ -18,7 +18,7 @@ from rhizome.amqp.methods import (
     Method,
 )
 from rhizome.amqp.spec import FRAME_MIN_SIZE
-from rhizome.broker.access.application_tokens import Shown, take_shown
+from rhizome.broker.access.application_cluster_token import Shown, take_shown
 from rhizome.broker.access.auth_interface import AuthDone, ChallengeAnswer, Identity
 from rhizome.broker.connection.connection import Connection, OpeningHandshake
 from rhizome.broker.connection.connection_states import (

@@ -41,11 +41,11 @@ from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.channel.resource_lookup import check_read, unimplemented
 from rhizome.broker.channel.unacked import REQUEUE
 from rhizome.broker.channel.unacked_lookup import Key, Place, take_held
+from rhizome.broker.cluster_port import Away, Holdings, Proxy, away_of
 from rhizome.broker.connection.connection_states import RUNNING
 from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Message
 from rhizome.broker.metadata.metadata_commands import QUEUE
-from rhizome.broker.port import Away, Holdings, Proxy, away_of
 from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.publisher_confirms import are_safe
 from rhizome.broker.queue.queue import claim

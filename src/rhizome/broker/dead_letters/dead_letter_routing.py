@@ -21,7 +21,7 @@ from rhizome.broker.dead_letters.dead_letter_headers import (
 from rhizome.broker.dead_letters.group_outbox import outbox_of, take_for_outbox
 from rhizome.broker.fault_log import FAULT_QUEUE
 from rhizome.broker.group_log.atomic_records import begin_all, commit_all
-from rhizome.broker.group_log.journal_log import TX_RECORD_BYTES
+from rhizome.broker.group_log.local_group_log import TX_RECORD_BYTES
 from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Message, largest_frame
 from rhizome.broker.metadata.resource_names import check_length

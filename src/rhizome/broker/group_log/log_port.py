@@ -1,8 +1,8 @@
 """LogPort: the log of a group as its queues and publishers see it.
 
 The broker records its decisions about messages there (enqueued, dequeued, requeued, purged), in
-batches per turn. The log says how far its records are safe. `journal_log.py` is that of a broker
-alone; a cluster has one whose records go to standbys.
+batches per turn. The log says how far its records are safe. `local_group_log.py` is that of a
+broker alone; a cluster has one whose records go to standbys.
 """
 
 from __future__ import annotations

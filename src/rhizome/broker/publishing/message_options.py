@@ -41,9 +41,9 @@ from rhizome.broker.dead_letters.dead_letter_headers import (
 )
 from rhizome.broker.message import HEADER_FLAGS_OFFSET, Message, largest_frame
 from rhizome.broker.metadata.declare_and_consume_arguments import parse_expiration
-from rhizome.broker.publishing.numbered_publishes import NumberedHeader, is_repeatable
 from rhizome.broker.publishing.publication import MessageOptions
 from rhizome.broker.publishing.schedule_headers import is_schedule, signed
+from rhizome.broker.publishing.sequenced_header_cache import NumberedHeader, is_repeatable
 from rhizome.broker.routing.consistent_hash_exchange import PROPERTY_PREFIX
 from rhizome.broker.turn import DECODED_BYTES_PER_WORK
 from rhizome.errors import PreconditionFailed, SyntaxErrorFault

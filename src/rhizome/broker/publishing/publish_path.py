@@ -15,6 +15,7 @@ from mypy_extensions import i64
 
 from rhizome.broker.access.auth_interface import Identity
 from rhizome.broker.channel.direct_reply_to import REPLY_PREFIX
+from rhizome.broker.cluster_port import Cluster
 from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import (
     DELIVERY_MODE_ONLY,
@@ -23,7 +24,6 @@ from rhizome.broker.message import (
     Route,
     copy_of,
 )
-from rhizome.broker.port import Cluster
 from rhizome.broker.publishing.blocked_publishers import published_by
 from rhizome.broker.publishing.forward_port import Target
 from rhizome.broker.publishing.message_options import producers_of, read_message_options

@@ -23,6 +23,7 @@ from rhizome.amqp.properties import (
     encode_header,
     scan,
 )
+from rhizome.broker.cluster_port import Histories
 from rhizome.broker.message import HEADER_FLAGS_OFFSET, Message, Route, largest_frame
 from rhizome.broker.metadata.metadata_commands import (
     Command,
@@ -31,7 +32,6 @@ from rhizome.broker.metadata.metadata_commands import (
     DeleteQueue,
 )
 from rhizome.broker.metadata.metadata_state import State
-from rhizome.broker.port import Histories
 from rhizome.broker.publishing.forward_port import Target
 from rhizome.broker.publishing.message_options import routing_headers
 from rhizome.broker.publishing.publish_path import enqueue, recipients_of, send_on

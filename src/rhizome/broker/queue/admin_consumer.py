@@ -20,7 +20,7 @@ from rhizome.broker.channel.unacked import ACK, REQUEUE
 from rhizome.broker.channel.unacked_lookup import give_back_unseen
 from rhizome.broker.dead_letters.dead_letter_routing import bury
 from rhizome.broker.group_log.atomic_records import begin_all, commit_all
-from rhizome.broker.group_log.journal_log import TX_RECORD_BYTES
+from rhizome.broker.group_log.local_group_log import TX_RECORD_BYTES
 from rhizome.broker.message import copy_of
 from rhizome.broker.publishing.forward_port import Target
 from rhizome.broker.publishing.publish_path import enqueue, send_on

@@ -22,13 +22,13 @@ from rhizome.broker.queue.priority_lane import UNUSED_LANE, KeyedLane, Lane
 from rhizome.broker.queue.publisher_flow_control import CONGESTED_BYTES, FlowControl
 from rhizome.broker.queue.queue_consumer import LEASE_ARGUMENT, QueueConsumer
 from rhizome.broker.queue.queue_host import QueueHost, QueueStream, RemoteHome
-from rhizome.broker.queue.ready_messages import (
+from rhizome.broker.queue.queue_message_totals import (
     ready_body_bytes,
     ready_indexes,
     unacked_durable_bytes,
 )
 from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_count
-from rhizome.broker.queue_keys.key_discipline import KeyDiscipline
+from rhizome.broker.queue_keys.keyed_dispatch import KeyedDispatch
 from rhizome.broker.routing.recent_history_exchange import HISTORY_PREFIX
 from rhizome.broker.turn import (
     DISCARD_WORK,
@@ -140,7 +140,7 @@ class Queue(MarkedQueue):
     shown_marked: bool
     shown_before: i64
     last_values: LastValues | None
-    keys: KeyDiscipline | None
+    keys: KeyedDispatch | None
     """If this is a keyed queue: which of its messages goes to which consumer."""
     seen: DedupState | None
     last_used_ms: i64
@@ -267,7 +267,7 @@ class Queue(MarkedQueue):
             lane = KeyedLane()
             self.lanes = [lane]
             self.lane = lane
-            self.keys = KeyDiscipline(self, lane, options.group_key, options.group_fair)
+            self.keys = KeyedDispatch(self, lane, options.group_key, options.group_fair)
 
     def prepare_for(self, priority: i64) -> None:
         """A message of this priority is about to come: make room for lanes if it needs one."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64, mypyc_attr
 
-from rhizome.broker.access.queue_limits import QueueLimits
+from rhizome.broker.access.retry_and_quorum_limits import RetryAndQuorumLimits
 from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Message
 from rhizome.broker.publishing.forward_port import Forward
@@ -92,7 +92,7 @@ class QueueHost:
     pager: Pager
     damage: Damage
     delivered_marks: DeliveredMarks
-    queue_limits: QueueLimits
+    queue_limits: RetryAndQuorumLimits
     may_deliver: bool
     isolation: str
     congested: dict[Queue, None]

@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 from rhizome.broker.queue.last_value import LastValues
 from rhizome.broker.queue.queue import Queue
-from rhizome.broker.queue.ready_messages import ready_body_bytes
+from rhizome.broker.queue.queue_message_totals import ready_body_bytes
 from rhizome.broker.queue.redelivered_flag import restore_shown
 from rhizome.journal.paged_index import PagedIndex
 from rhizome.journal.record_replay import merged

@@ -115,7 +115,7 @@ def _named(settings: Config) -> list[str]:
 
     from rhizome.errors import RhizomeError
     from rhizome.security.tls import link_context
-    from rhizome.server.discovery.answering_brokers import answering_brokers
+    from rhizome.server.discovery.broker_name_lookup import answering_brokers
 
     addresses = [each.address for each in settings.cluster.primaries]
     try:

@@ -27,9 +27,9 @@ from rhizome.cli.pipeline.spark_options import SparkPlace
 from rhizome.cli.shared_options import JsonOption, with_options
 
 if TYPE_CHECKING:
+    from rhizome.spark.service.batch_resend import KeptBatch, Outcome
     from rhizome.spark.service.flow_file import ServiceSettings
     from rhizome.spark.service.pipeline_service import PipelineService
-    from rhizome.spark.service.redelivery import KeptBatch, Outcome
     from rhizome.spark.session import SessionOptions
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="File with the flows, in TOML.")]
@@ -239,7 +239,7 @@ def resend(
     if one of them still can't be delivered; it stays set aside.
     """
     pipeline_command._require_package("pyarrow")
-    from rhizome.spark.service.redelivery import kept_batches
+    from rhizome.spark.service.batch_resend import kept_batches
 
     settings = _load(file)
     found = kept_batches(settings, flows or (), batches or ())
@@ -255,14 +255,14 @@ def resend(
 def _redelivered(
     settings: ServiceSettings, found: list[KeptBatch], duplicates: bool, place: SparkPlace
 ) -> list[Outcome]:
-    from rhizome.spark.service.redelivery import Outcome, Redelivery, obstacle
+    from rhizome.spark.service.batch_resend import BatchResend, Outcome, obstacle
 
     told = [Outcome(each, trouble=obstacle(each, duplicates)) for each in found]
     if all(each.trouble for each in told):
         return told  # Spark need not start for that
     pipeline_command._require_spark()
     with _session(settings, place) as session:
-        redelivery = Redelivery(session, settings)
+        redelivery = BatchResend(session, settings)
         return [each if each.trouble else redelivery.resend(each.batch) for each in told]
 
 

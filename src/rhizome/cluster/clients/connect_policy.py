@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from rhizome.broker.access.application_tokens import ApplicationTokens
+from rhizome.broker.access.application_cluster_token import ApplicationTokens
 from rhizome.cluster.link.broker_hello import WITNESS
 from rhizome.errors import ConnectionForced
 

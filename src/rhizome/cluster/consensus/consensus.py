@@ -7,6 +7,7 @@ from rhizome.cluster.consensus.consensus_messages import NO_STAMP, Message
 from rhizome.cluster.consensus.consensus_output import Ready, Status
 from rhizome.cluster.consensus.consensus_registry import Registry, encode_snapshot
 from rhizome.cluster.consensus.consensus_status_text import describe
+from rhizome.cluster.consensus.log.cluster_store import Image, Snapshot
 from rhizome.cluster.consensus.log.log_entry_payloads import (
     APPLICATION,
     FOUNDING,
@@ -15,7 +16,6 @@ from rhizome.cluster.consensus.log.log_entry_payloads import (
     payload,
 )
 from rhizome.cluster.consensus.log.state_log import size_of
-from rhizome.cluster.consensus.log.storage import Image, Snapshot
 from rhizome.cluster.consensus.membership import Membership, Voter
 from rhizome.cluster.consensus.node_state import Chance, FailoverPolicy, NodeState
 from rhizome.cluster.consensus.role_machine import RoleMachine

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, TypeAlias
 
 from rhizome.cluster.consensus import dataclass_codec
-from rhizome.cluster.consensus.log.storage import Entry
+from rhizome.cluster.consensus.log.cluster_store import Entry
 
 NO_STAMP: Final = -1
 

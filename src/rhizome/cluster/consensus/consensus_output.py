@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rhizome.cluster.consensus.consensus_events import Event
 from rhizome.cluster.consensus.consensus_messages import Message
 from rhizome.cluster.consensus.consensus_registry import Registered
-from rhizome.cluster.consensus.log.storage import Batch, Entry
+from rhizome.cluster.consensus.log.cluster_store import Batch, Entry
 
 
 @dataclass(frozen=True, slots=True)

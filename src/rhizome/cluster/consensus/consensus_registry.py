@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rhizome.cluster.consensus.dataclass_codec import decode, encode
+from rhizome.cluster.consensus.log.cluster_store import Entry
 from rhizome.cluster.consensus.log.log_entry_payloads import (
     EMPTY,
     FOUNDING,
@@ -20,7 +21,6 @@ from rhizome.cluster.consensus.log.log_entry_payloads import (
     Retirement,
     Tenure,
 )
-from rhizome.cluster.consensus.log.storage import Entry
 from rhizome.cluster.consensus.membership import Membership
 
 RETIRED_MAX: Final = 256

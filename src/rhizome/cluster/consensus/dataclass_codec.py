@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
-from rhizome.cluster.consensus.log.storage import Entry
+from rhizome.cluster.consensus.log.cluster_store import Entry
 from rhizome.errors import RhizomeError
 
 T = TypeVar("T")

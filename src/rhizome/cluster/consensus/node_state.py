@@ -10,9 +10,9 @@ from typing import Protocol, TypeAlias
 from rhizome.cluster.consensus.consensus_events import Event
 from rhizome.cluster.consensus.consensus_messages import Message
 from rhizome.cluster.consensus.consensus_registry import Registered, Registry, decode_snapshot
+from rhizome.cluster.consensus.log.cluster_store import Image
 from rhizome.cluster.consensus.log.log_entry_payloads import Registration
 from rhizome.cluster.consensus.log.persistent_state import PersistentState
-from rhizome.cluster.consensus.log.storage import Image
 from rhizome.cluster.consensus.membership import Electorate, Membership, Voter
 from rhizome.cluster.consensus.rule_switches import Rules
 from rhizome.cluster.consensus.settings import ConsensusSettings

@@ -47,10 +47,10 @@ from rhizome.cluster.consensus.consensus_messages import (
 from rhizome.cluster.consensus.consensus_output import Installation, Ready
 from rhizome.cluster.consensus.consensus_registry import decode_snapshot
 from rhizome.cluster.consensus.election import Candidacy, VoteResponder
+from rhizome.cluster.consensus.log.cluster_store import Image
 from rhizome.cluster.consensus.log.log_entry_payloads import FOUNDING, MEMBERSHIP
 from rhizome.cluster.consensus.log.log_follower import LogFollower
 from rhizome.cluster.consensus.log.state_log import size_of
-from rhizome.cluster.consensus.log.storage import Image
 from rhizome.cluster.consensus.node_state import FailoverPolicy, NodeState, Peer
 from rhizome.cluster.consensus.root_role import RootRole
 from rhizome.cluster.consensus.settings import NEVER_MS

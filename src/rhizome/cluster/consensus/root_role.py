@@ -18,6 +18,7 @@ from rhizome.cluster.consensus.consensus_messages import (
     SnapshotAnswer,
 )
 from rhizome.cluster.consensus.dataclass_codec import decode
+from rhizome.cluster.consensus.log.cluster_store import Entry
 from rhizome.cluster.consensus.log.follower_progress import FollowerProgress
 from rhizome.cluster.consensus.log.log_entry_payloads import (
     APPLICATION,
@@ -32,7 +33,6 @@ from rhizome.cluster.consensus.log.log_entry_payloads import (
     payload,
 )
 from rhizome.cluster.consensus.log.state_log import size_of
-from rhizome.cluster.consensus.log.storage import Entry
 from rhizome.cluster.consensus.membership import Membership, Voter, one_vote_per_machine
 from rhizome.cluster.consensus.node_state import FailoverPolicy, NodeState
 from rhizome.cluster.consensus.settings import NEVER_MS

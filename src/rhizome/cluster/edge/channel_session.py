@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
+from rhizome.broker.cluster_port import Proxy, Waiter
 from rhizome.broker.connection.outbox import Outbox
 from rhizome.broker.message import Message
-from rhizome.broker.port import Proxy, Waiter
 from rhizome.broker.publishing.forward_port import Forward
-from rhizome.cluster.protocol.call_operations import TAKE_BACK
-from rhizome.cluster.protocol.message_codec import HeldWriter, put_settled
+from rhizome.cluster.protocol.call_table_codec import TAKE_BACK
+from rhizome.cluster.protocol.edge_home_codec import HeldWriter, put_settled
 
 if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel

@@ -15,8 +15,8 @@ from rhizome.amqp.primitives import u32_at
 from rhizome.cluster.edge.channel_session import ChannelSession
 from rhizome.cluster.edge.edge_group import ATTACHED, EdgeGroup
 from rhizome.cluster.edge.home_calls import PendingCancel
-from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
-from rhizome.cluster.protocol.call_operations import number_in, number_or, starts_in
+from rhizome.cluster.protocol.attach_rule_switches import AttachRules
+from rhizome.cluster.protocol.call_table_codec import number_in, number_or, starts_in
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker

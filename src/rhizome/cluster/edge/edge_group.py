@@ -42,11 +42,11 @@ from rhizome.amqp.methods import BasicGet, QueueDelete
 from rhizome.amqp.primitives import u16_at, u32_at
 from rhizome.broker.channel.topology_methods import delete_counted
 from rhizome.broker.channel.unacked import ACK
+from rhizome.broker.cluster_port import Away, Proxy, Waiter
 from rhizome.broker.connection.session_resume import is_same
-from rhizome.broker.home_port import rehome
+from rhizome.broker.home_change_effects import rehome
 from rhizome.broker.message import Message, content_channel
 from rhizome.broker.metadata.resource_names import no_queue
-from rhizome.broker.port import Away, Proxy, Waiter
 from rhizome.broker.publishing.forward_port import Forward
 from rhizome.cluster.edge.channel_session import WINDOW_BYTES, ChannelSession, Settled
 from rhizome.cluster.edge.forward_queue import GroupForwardQueue
@@ -63,7 +63,7 @@ from rhizome.cluster.edge.home_calls import (
 )
 from rhizome.cluster.link.frame_codec import put_frame
 from rhizome.cluster.peer_link_state import LinkChannel
-from rhizome.cluster.protocol.call_operations import (
+from rhizome.cluster.protocol.call_table_codec import (
     OP_COUNTS,
     OP_DELETE,
     OP_GET,
@@ -81,7 +81,7 @@ from rhizome.cluster.protocol.catalogue import (
     PREFETCH,
     SESSION_OF,
 )
-from rhizome.cluster.protocol.message_codec import (
+from rhizome.cluster.protocol.edge_home_codec import (
     DELIVER_FIXED,
     FLAG_REDELIVERED,
     put_credit,

@@ -19,9 +19,9 @@ from mypy_extensions import i64
 from rhizome.broker.message import Message, Route
 from rhizome.broker.publishing.forward_port import Bundle, Forward, Target
 from rhizome.cluster.peer_link_state import LinkChannel
-from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
+from rhizome.cluster.protocol.attach_rule_switches import AttachRules
 from rhizome.cluster.protocol.catalogue import FENCE
-from rhizome.cluster.protocol.message_codec import put_bundle, put_number, put_publish
+from rhizome.cluster.protocol.edge_home_codec import put_bundle, put_number, put_publish
 
 if TYPE_CHECKING:
     from rhizome.broker.publishing.forward_port import PublisherChannel

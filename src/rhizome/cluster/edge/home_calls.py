@@ -30,14 +30,14 @@ from rhizome.broker.connection.session_resume import resume
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.metadata.metadata_commands import DeleteQueue
 from rhizome.broker.streams.stream_reader import start_at
-from rhizome.cluster.protocol.call_operations import bytes_in, number_in
+from rhizome.cluster.protocol.call_table_codec import bytes_in, number_in
 from rhizome.errors import AmqpError, NotFound
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.channel.consumer import Consumer
-    from rhizome.broker.port import Away, Waiter
+    from rhizome.broker.cluster_port import Away, Waiter
     from rhizome.broker.queue.queue import Queue
     from rhizome.cluster.edge.edge_group import EdgeGroup
 

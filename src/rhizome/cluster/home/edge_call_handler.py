@@ -19,7 +19,7 @@ from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_count
 from rhizome.cluster.home.edge_attachment import EdgeAttachment
 from rhizome.cluster.link.frame_codec import put_frame
-from rhizome.cluster.protocol.call_operations import (
+from rhizome.cluster.protocol.call_table_codec import (
     OP_COUNTS,
     OP_DELETE,
     OP_GET,

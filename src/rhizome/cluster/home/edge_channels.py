@@ -21,9 +21,9 @@ from rhizome.broker.channel.consume_methods import check_free, restored_consumer
 from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.channel.unacked import ACK
 from rhizome.broker.channel.unacked_lookup import give_back_unseen
+from rhizome.broker.cluster_port import Carrier
 from rhizome.broker.connection.outbox import Outbox
 from rhizome.broker.message import Message
-from rhizome.broker.port import Carrier
 from rhizome.cluster.home.detached_sessions import DetachedSessions, give_back_rest
 from rhizome.cluster.home.edge_attachment import (
     EdgeAttachment,
@@ -39,14 +39,14 @@ from rhizome.cluster.home.forward_receiver import ForwardReceiver
 from rhizome.cluster.link.frame_codec import put_frame
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.peer_link_state import LinkChannel
-from rhizome.cluster.protocol.call_operations import TAKE_BACK, number_or
+from rhizome.cluster.protocol.call_table_codec import TAKE_BACK, number_or
 from rhizome.cluster.protocol.catalogue import (
     ATTACHED_TO,
     DETACHED,
     REFUSE,
     SESSION_GONE,
 )
-from rhizome.cluster.protocol.message_codec import (
+from rhizome.cluster.protocol.edge_home_codec import (
     HAS_SETTLED_FIXED,
     HELD_FIXED,
     HELD_RANGE_BYTES,

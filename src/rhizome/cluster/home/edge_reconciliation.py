@@ -23,14 +23,14 @@ from rhizome.broker.channel.unacked import ACK, REJECT, REQUEUE
 from rhizome.broker.channel.unacked_lookup import Key, Place, places_of, take_held
 from rhizome.broker.connection.session_resume import is_later
 from rhizome.broker.group_log.log_port import GroupLog
-from rhizome.broker.home_port import choose_active, claim_of_stream, queues_of, settle
+from rhizome.broker.home_change_effects import choose_active, claim_of_stream, queues_of, settle
 from rhizome.broker.message import Message
 from rhizome.broker.queue.queue import claim
 from rhizome.cluster.home.detached_sessions import PARK_MS, TURN_MS, DetachedSessions
 from rhizome.cluster.home.edge_attachment import EdgeAttachment, SettledRange, TakenNumbers
 from rhizome.cluster.home.home_phase import HomePhase
 from rhizome.cluster.home.resumed_client_holdings import GroupResumedDeliveries
-from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
+from rhizome.cluster.protocol.attach_rule_switches import AttachRules
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker

@@ -32,7 +32,7 @@ from rhizome.cluster.home.edge_attachment import EdgeAttachment
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.peer_link_state import LinkChannel
 from rhizome.cluster.protocol.catalogue import REFUSE, SETTLED, UNROUTED
-from rhizome.cluster.protocol.message_codec import (
+from rhizome.cluster.protocol.edge_home_codec import (
     FLAG_IDENTITY,
     FLAG_LETTER,
     FLAG_MANDATORY,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 
 from rhizome.broker.channel.consumer import Consumer, consumers_of
-from rhizome.broker.home_port import (
+from rhizome.broker.home_change_effects import (
     leave_place,
     let_go,
     mark_active,

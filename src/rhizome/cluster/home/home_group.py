@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64, mypyc_attr
 
+from rhizome.broker.cluster_port import Waiter
 from rhizome.broker.metadata.metadata_changes import Outcome
-from rhizome.broker.port import Waiter
 from rhizome.cluster.consensus.settings import EXCUSES_MAX
 from rhizome.cluster.home.home_phase import (
     ENDED,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 
 from rhizome.broker.channel.unacked_lookup import Key, Place, places_of, take_held
+from rhizome.broker.cluster_port import Holdings
 from rhizome.broker.connection.session_resume import is_later
 from rhizome.broker.message import Message
-from rhizome.broker.port import Holdings
 
 if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel

@@ -21,7 +21,7 @@ from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.publishing.remote_targets import Recipients, bundle
 from rhizome.cluster.replication.group_copy import GroupCopy
 from rhizome.cluster.state.groups_and_placement import Group
-from rhizome.cluster.takeover.copy_salvage import Salvager
+from rhizome.cluster.takeover.forced_home_salvage import Salvager
 from rhizome.journal.dedup_state import DedupIdentity
 from rhizome.journal.records import FLAG_DURABLE, StoredMessage, drop_queue_record
 from rhizome.journal.salvaged_messages import SalvageManifest

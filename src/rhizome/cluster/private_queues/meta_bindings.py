@@ -47,15 +47,15 @@ from rhizome.cluster.consensus.consensus_events import (
     RootLost,
     RootReady,
 )
-from rhizome.cluster.private_queues.made_names import SERVER_NAMED, owner_of
+from rhizome.cluster.private_queues.broker_generated_names import SERVER_NAMED, owner_of
 from rhizome.cluster.private_queues.meta_binding_entry import MetaBinding, change_entry, read_change
 from rhizome.cluster.private_queues.unlinked_leaseholders import PATIENCE_MS, UnlinkedLeaseholders
 from rhizome.cluster.protocol.catalogue import META_BINDINGS, META_BINDINGS_KNOWN
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
+    from rhizome.broker.cluster_port import Waiter
     from rhizome.broker.metadata.metadata_changes import Outcome
-    from rhizome.broker.port import Waiter
     from rhizome.broker.routing.bindings_and_destinations import Destination
     from rhizome.broker.routing.exchange import Exchange
     from rhizome.cluster.linked_peer import LinkedPeer

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
+from rhizome.broker.cluster_port import Waiter
 from rhizome.broker.fault_log import FAULT_STANDBY
-from rhizome.broker.home_port import queues_of
+from rhizome.broker.home_change_effects import queues_of
 from rhizome.broker.message import Message, is_journaled
 from rhizome.broker.metadata.metadata_changes import Outcome
-from rhizome.broker.port import Waiter
 from rhizome.broker.queue.damaged_messages import is_placeholder
 from rhizome.broker.queue.redelivered_flag import shown_of
-from rhizome.cluster.home.group_log import ReplicatedLog
+from rhizome.cluster.home.replicated_group_log import ReplicatedGroupLog
 from rhizome.cluster.link.frame_codec import begin_frame, end_frame, put_part
 from rhizome.cluster.node_port import NodePort
 from rhizome.cluster.replication.catch_up_sender import LiveQueue
@@ -31,7 +31,7 @@ from rhizome.journal.records import FLAG_DURABLE, decode_message, enqueue_record
 if TYPE_CHECKING:
     from rhizome.broker.queue.queue import Queue
     from rhizome.cluster.link.link import Link
-    from rhizome.cluster.takeover.copy_salvage import Salvager
+    from rhizome.cluster.takeover.forced_home_salvage import Salvager
 
 
 def send_parts(port: NodePort, broker: str, method: i64, parts: list[bytes]) -> bool:
@@ -199,7 +199,7 @@ class HomeAdapter(ReplicatorPort):
         if stored is not None and stored.index == index and broker.damage.repair(queue, stored):
             self.copies.restore(record)
             log = self.copies.log
-            if isinstance(log, ReplicatedLog):
+            if isinstance(log, ReplicatedGroupLog):
                 log.pass_by(queue_id)
 
 

@@ -44,6 +44,7 @@ from rhizome.cluster.replication.catch_up_throttle import CatchUpThrottle
 from rhizome.cluster.replication.in_sync_set import REST_MS, InSyncSet
 from rhizome.cluster.replication.message_repair import MessageRepair
 from rhizome.cluster.replication.replicable_log import ReplicableLog
+from rhizome.cluster.replication.replication_status import ReplicationStatus, StandbyStatus
 from rhizome.cluster.replication.replicator_port import ReplicatorPort, ReplicatorSettings
 from rhizome.cluster.replication.resend_window import ResendWindow
 from rhizome.cluster.replication.standby_tracker import (
@@ -53,7 +54,6 @@ from rhizome.cluster.replication.standby_tracker import (
     STREAMING,
     StandbyTracker,
 )
-from rhizome.cluster.replication.status import ReplicationStatus, StandbyStatus
 from rhizome.cluster.state.cluster_commands import WHOLE as MEMBER_WHOLE
 from rhizome.cluster.state.cluster_commands import Member
 from rhizome.cluster.state.groups_and_placement import Group

@@ -39,7 +39,7 @@ from rhizome.cluster.state.cluster_commands import (
 )
 from rhizome.cluster.state.copy_requirements import CopyRequirements
 from rhizome.cluster.state.failover_map import FailoverMap
-from rhizome.cluster.state.group_index import GroupIndex, index_of
+from rhizome.cluster.state.placement_index import PlacementIndex, index_of
 from rhizome.cluster.state.state_changes import ClusterFact, GroupChanged, GroupRemoved
 from rhizome.errors import NotFound, PreconditionFailed
 
@@ -106,7 +106,7 @@ class Groups:
     """
 
     groups: dict[int, Group]
-    index: GroupIndex
+    index: PlacementIndex
     copy_requirements: CopyRequirements
     next_id: int
     last_stream: int
@@ -114,7 +114,7 @@ class Groups:
 
     def __init__(self) -> None:
         self.groups = {}
-        self.index = GroupIndex()
+        self.index = PlacementIndex()
         self.copy_requirements = CopyRequirements()
         self.next_id = 1
         self.last_stream = STREAMS_TO

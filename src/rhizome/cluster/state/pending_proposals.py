@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from rhizome.broker.cluster_port import Waiter
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.metadata.metadata_commands import Command
 from rhizome.broker.metadata.vhost_metadata_byte_quota import vhost_of
-from rhizome.broker.port import Waiter
 from rhizome.cluster.state.cluster_commands import Envelope, SetInSync, encode
 from rhizome.errors import PreconditionFailed
 

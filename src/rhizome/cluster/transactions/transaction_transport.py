@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from rhizome.amqp.field_table import encode_table
 from rhizome.broker.channel.channel_transaction import carry_out
 from rhizome.broker.channel.open_transaction import PendingCommit, Transaction
-from rhizome.broker.port import Across
+from rhizome.broker.cluster_port import Across
 from rhizome.broker.publishing.forward_port import Target
 from rhizome.cluster.home.edge_reconciliation import EdgeSessionsByGroup
 from rhizome.cluster.node_port import NodePort
-from rhizome.cluster.protocol.call_operations import number_in
+from rhizome.cluster.protocol.call_table_codec import number_in
 from rhizome.cluster.protocol.catalogue import TX_ASK, TX_OUTCOME, TX_SETTLED
 from rhizome.cluster.protocol.frame_dispatch import FrameTable, SpanHandler
 from rhizome.cluster.protocol.replication_codec import table_in

@@ -4,6 +4,6 @@
 Before it come `http_connection_limits`, `http_timeouts`, `request_filter` and `auth` (with the
 console's sessions in `console_sessions`). A handler gets an `api_call`, with a `json_body` if it
 wants one, and answers with `json_responses`. `cooperative_yield` keeps long requests from holding
-up messages, `request_loop_steps` times them, `caller_visible_totals` says which sums a caller may
+up messages, `request_step_timer` times them, `caller_visible_totals` says which sums a caller may
 see.
 """

@@ -25,6 +25,7 @@ from rhizome.broker.access.auth_interface import (
     Identity,
     Peer,
 )
+from rhizome.listen_sockets import is_loopback
 from rhizome.management.api_context import Context
 from rhizome.management.errors import Forbidden, LoginFailed, NotAuthorised
 from rhizome.management.http.console_sessions import (
@@ -34,7 +35,6 @@ from rhizome.management.http.console_sessions import (
     cookie_name,
     guards_match,
 )
-from rhizome.management.http.listen_sockets import is_loopback
 from rhizome.management.peers.peer_request_handler import peer_caller_of
 from rhizome.security.audit_log import place_of
 from rhizome.security.password_hashes import is_same_password

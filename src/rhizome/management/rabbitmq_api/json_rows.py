@@ -10,7 +10,7 @@ from urllib.parse import quote
 from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.metadata.metadata_commands import EXCHANGE, QUEUE
 from rhizome.broker.metadata.metadata_state import State
-from rhizome.broker.metadata.proposed_arguments import default_type
+from rhizome.broker.metadata.new_queue_arguments import default_type
 from rhizome.broker.metadata.queue_policy_user_records import User
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.broker.metadata.vhost_metadata_byte_quota import quota_of

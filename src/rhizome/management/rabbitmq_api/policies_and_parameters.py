@@ -14,7 +14,7 @@ from rhizome.broker.metadata.metadata_commands import (
     PutParameter,
     PutPolicy,
 )
-from rhizome.broker.metadata.proposed_arguments import DEFAULTS_COMPONENT
+from rhizome.broker.metadata.new_queue_arguments import DEFAULTS_COMPONENT
 from rhizome.broker.metadata.queue_policy_user_records import Policy
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.management.api_context import Context

@@ -22,7 +22,7 @@ from rhizome.broker.channel.resource_lookup import (
 )
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.metadata.metadata_commands import EXCHANGE, QUEUE, DeclareQueue, DeleteQueue
-from rhizome.broker.metadata.proposed_arguments import (
+from rhizome.broker.metadata.new_queue_arguments import (
     check_proposed_queue,
     default_type,
     with_default_type,

@@ -16,7 +16,7 @@ from rhizome.broker.metadata.metadata_commands import (
     PutPermission,
     PutVhost,
 )
-from rhizome.broker.metadata.proposed_arguments import (
+from rhizome.broker.metadata.new_queue_arguments import (
     DEFAULT_TYPE,
     DEFAULTS_COMPONENT,
     QUEUE_TYPES,

@@ -10,7 +10,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from rhizome.broker.group_log.journal_log import LOCAL_GROUP, JournalLog
+from rhizome.broker.group_log.local_group_log import LOCAL_GROUP, LocalGroupLog
 from rhizome.management.api_context import Context
 from rhizome.management.cluster_view import (
     ACTIVE,
@@ -61,7 +61,7 @@ class LoneView:
         context = self._context
         totals = await context.rates.totals()
         log = context.broker.log
-        epoch = int(log.epoch) if isinstance(log, JournalLog) else 1
+        epoch = int(log.epoch) if isinstance(log, LocalGroupLog) else 1
         messages = totals.ready + totals.unacked
         return ClusterDocument(
             context.name,

@@ -19,13 +19,13 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from rhizome.journal.pinned_files import Pin
+from rhizome.listen_sockets import is_wildcard
 from rhizome.management.api_context import Context
 from rhizome.management.errors import BadRequest, ObjectNotFound
 from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import AUDITOR
 from rhizome.management.http.endpoint import DELETE, GET, POST
 from rhizome.management.http.json_responses import LongResponse, Row, answer, done, long_answer
-from rhizome.management.http.listen_sockets import is_wildcard
 from rhizome.management.journal_readers import RANGE_BYTES_MAX
 from rhizome.management.openapi.endpoint_shapes import (
     BYTES,

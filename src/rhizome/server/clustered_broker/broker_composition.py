@@ -12,15 +12,15 @@ from functools import cache
 from importlib.metadata import entry_points
 from random import Random
 
-from rhizome.broker.access.application_tokens import ApplicationTokens
+from rhizome.broker.access.application_cluster_token import ApplicationTokens
 from rhizome.broker.access.auth_interface import AccessEpoch, AuthDone, Authenticator, Peer
 from rhizome.broker.broker import Broker
-from rhizome.broker.group_log.journal_log import JournalLog
+from rhizome.broker.group_log.local_group_log import LocalGroupLog
 from rhizome.broker.metadata.metadata_commands import Command
 from rhizome.broker.observer import Observer
 from rhizome.cluster.clients.connect_policy import AdmissionRules
 from rhizome.cluster.consensus import ALL_RULES, Consensus, Rules
-from rhizome.cluster.consensus.log.storage import ClusterStore, Image
+from rhizome.cluster.consensus.log.cluster_store import ClusterStore, Image
 from rhizome.cluster.home.unreplicated_message_migration import UnreplicatedMessageReturn
 from rhizome.cluster.link.accept_handshake import LinkAuthenticator
 from rhizome.cluster.link.broker_hello import FEATURES, SECONDARY, Hello
@@ -36,7 +36,7 @@ from rhizome.cluster.state.failover_map import (
     load_policies,
     policy_named,
 )
-from rhizome.cluster.takeover.copy_salvage import Salvager
+from rhizome.cluster.takeover.forced_home_salvage import Salvager
 from rhizome.errors import RhizomeError
 from rhizome.journal.store import Store
 from rhizome.server.broker_bootstrap import first_definitions, make_empty_broker
@@ -69,7 +69,7 @@ class World:
     has used; ``chance`` is for jitter and nonces."""
 
     store: Store
-    log: JournalLog
+    log: LocalGroupLog
     cluster_store: ClusterStore
     observer: Observer
     node_observer: NodeObserver

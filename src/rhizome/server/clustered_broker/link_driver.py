@@ -16,7 +16,7 @@ from rhizome.broker.fault_log import FAULT_LINK
 from rhizome.cluster.link.accepted_link_port import ConnectionAdopter
 from rhizome.cluster.link.link import CLOSED, Link
 from rhizome.cluster.link.link_manager import LinkTable
-from rhizome.management.http.listen_sockets import is_loopback
+from rhizome.listen_sockets import is_loopback
 from rhizome.server.config.units import UnitError, parse_address
 from rhizome.server.event_loop.broker_driver import (
     TURN_INPUT_BYTES_MAX,

@@ -16,7 +16,7 @@ from random import SystemRandom
 from uuid import uuid4
 
 from rhizome.broker.access.auth_interface import AccessEpoch, Authenticator
-from rhizome.broker.group_log.journal_log import JournalLog
+from rhizome.broker.group_log.local_group_log import LocalGroupLog
 from rhizome.broker.observer import Observer
 from rhizome.cluster.consensus.consensus_events import (
     BecameRoot,
@@ -32,14 +32,14 @@ from rhizome.cluster.consensus.consensus_events import (
     VoterRests,
     VoterWakes,
 )
-from rhizome.cluster.consensus.log.storage import ClusterStore, Image, MemoryClusterStore
+from rhizome.cluster.consensus.log.cluster_store import ClusterStore, Image, MemoryClusterStore
 from rhizome.cluster.link.cluster_key_proof import LinkKeys
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.node_observer import NodeObserver
 from rhizome.journal.files import make_directory
 from rhizome.journal.salvaged_messages import SalvageManifest
 from rhizome.journal.store import Store
-from rhizome.management.http.listen_sockets import is_loopback
+from rhizome.listen_sockets import is_loopback
 from rhizome.security.rate_limited_log import caused_by
 from rhizome.security.tls import link_context
 from rhizome.server.broker_bootstrap import SEED_BYTES
@@ -50,8 +50,8 @@ from rhizome.server.clustered_broker.sqlite_cluster_store import SqliteClusterSt
 from rhizome.server.config.broker_config import Config
 from rhizome.server.config.cluster_section import ClusterSection, advertised, machine_id, read_keys
 from rhizome.server.config.consensus_and_home_settings import link_settings
+from rhizome.server.data_directory_check import STORE_DIRECTORY
 from rhizome.server.event_loop.broker_driver import Shell
-from rhizome.server.standalone_or_cluster_store import STORE_DIRECTORY
 
 logger = logging.getLogger("rhizome.cluster")
 
@@ -246,7 +246,7 @@ class ClusterHost:
     def compose(
         self,
         store: Store,
-        log: JournalLog,
+        log: LocalGroupLog,
         applications: Authenticator,
         epoch: AccessEpoch,
         observer: Observer,

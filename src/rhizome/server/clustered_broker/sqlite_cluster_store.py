@@ -26,7 +26,7 @@ from uuid import uuid4
 
 from crc32c import crc32c
 
-from rhizome.cluster.consensus.log.storage import (
+from rhizome.cluster.consensus.log.cluster_store import (
     Batch,
     ClusterStore,
     Entry,

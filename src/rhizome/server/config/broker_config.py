@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from rhizome.broker.metadata.policy_resolution import make_policy
 from rhizome.errors import PreconditionFailed
-from rhizome.management.http.listen_sockets import is_loopback
+from rhizome.listen_sockets import is_loopback
 from rhizome.security import tls
 from rhizome.security.login_service import LoginSettings
 from rhizome.security.login_throttle import ThrottleSettings

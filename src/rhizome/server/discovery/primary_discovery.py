@@ -31,13 +31,13 @@ from rhizome.server.config.cluster_section import (
 )
 from rhizome.server.config.config_fields import SettingError
 from rhizome.server.config.units import Address, format_duration
+from rhizome.server.data_directory_check import STORE_DIRECTORY
 from rhizome.server.discovery.srv_records import (
     DnsError,
     SrvRecord,
     find_srv,
     read_resolv_conf,
 )
-from rhizome.server.standalone_or_cluster_store import STORE_DIRECTORY
 
 logger = logging.getLogger("rhizome.server")
 

@@ -34,7 +34,7 @@ from typing import Final
 from rhizome.errors import RhizomeError
 from rhizome.journal.errors import StoreInUse
 from rhizome.journal.files import DirectoryLock, lock_owner
-from rhizome.management.http.listen_sockets import bind
+from rhizome.listen_sockets import bind
 from rhizome.server.config.broker_config import Config
 from rhizome.server.config.units import Address
 from rhizome.server.log_output import configure_logging

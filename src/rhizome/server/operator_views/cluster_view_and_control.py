@@ -11,7 +11,7 @@ from rhizome.cluster.consensus import NotRoot
 from rhizome.cluster.home.home_group import HomeGroup
 from rhizome.cluster.link.broker_hello import PINS
 from rhizome.cluster.node import Node
-from rhizome.cluster.transactions.in_doubt_transactions import TransactionStatus, doubts
+from rhizome.cluster.transactions.transaction_status import TransactionStatus, doubts
 from rhizome.management.cluster_view import (
     ADD_PRIMARY,
     DRAIN,
@@ -35,12 +35,12 @@ from rhizome.management.state_proposals import Proposal
 from rhizome.server.config.broker_config import Config
 from rhizome.server.operator_views.cluster_change_preview import basis_of, preview_of
 from rhizome.server.operator_views.cluster_info import ClusterKnowledge, broker_infos, cluster_info
-from rhizome.server.operator_views.group_change_preview import (
+from rhizome.server.operator_views.group_info import duties_of, group_infos
+from rhizome.server.operator_views.home_change_preview import (
     KINDS,
     PlannedChange,
     planned_change_for,
 )
-from rhizome.server.operator_views.group_info import duties_of, group_infos
 
 COMMIT_POLL_S = 0.02
 COMMIT_PATIENCE_S = 10.0

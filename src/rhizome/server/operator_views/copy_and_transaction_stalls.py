@@ -7,7 +7,7 @@ from typing import Final
 
 from rhizome.cluster.home.home_group import HomeGroup
 from rhizome.cluster.node import Node
-from rhizome.cluster.transactions.in_doubt_transactions import (
+from rhizome.cluster.transactions.transaction_status import (
     PREPARED,
     TransactionStatus,
     long_transactions,

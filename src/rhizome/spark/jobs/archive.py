@@ -39,9 +39,9 @@ from rhizome.spark.jobs.job_progress import (
     silently,
     watch_query,
 )
+from rhizome.spark.lakehouse.table_location import is_remote, normal_location
 from rhizome.spark.lakehouse.table_options import DELTA, ICEBERG, PARQUET, found_format
 from rhizome.spark.lakehouse.table_options import NAME as TABLE
-from rhizome.spark.lakehouse.table_storage import is_remote, normal_location
 from rhizome.spark.source.stream_client import Position, StreamClient
 from rhizome.spark.source.stream_source import READER_NAME_CHARS_MAX
 

@@ -53,7 +53,7 @@ from rhizome.spark.jobs.audit_findings import (
 from rhizome.spark.jobs.audit_live_messages import MESSAGE, Messages
 from rhizome.spark.jobs.audit_stream_copies import StreamCopies
 from rhizome.spark.jobs.job_progress import JobError, Tell, silently, watch
-from rhizome.spark.jobs.small_data import (
+from rhizome.spark.jobs.small_job_settings import (
     ROWS_MAX,
     are_small,
     interpreted,

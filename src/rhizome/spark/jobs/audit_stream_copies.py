@@ -35,7 +35,7 @@ from rhizome.spark.jobs.audit_findings import (
     odd_copies,
     violations,
 )
-from rhizome.spark.jobs.small_data import table_of
+from rhizome.spark.jobs.small_job_settings import table_of
 from rhizome.spark.journal import broker_stores
 from rhizome.spark.journal.broker_stores import OpenStore, StreamFile
 

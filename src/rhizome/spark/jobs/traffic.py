@@ -32,7 +32,7 @@ from rhizome.spark.jobs.charts import (
     table,
 )
 from rhizome.spark.jobs.job_progress import JobError, Tell, silently, watch
-from rhizome.spark.jobs.small_data import (
+from rhizome.spark.jobs.small_job_settings import (
     ROWS_MAX,
     are_small,
     interpreted,

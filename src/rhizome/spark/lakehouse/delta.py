@@ -26,7 +26,7 @@ from rhizome.spark.lakehouse.table_format import (
     check_fit,
     check_partition_columns,
 )
-from rhizome.spark.lakehouse.table_storage import exists, is_remote
+from rhizome.spark.lakehouse.table_location import exists, is_remote
 
 TEXT_LENGTH_MAX: Final = 32
 """Of a text so many characters are kept as a bound."""

@@ -29,7 +29,7 @@ from rhizome.spark.lakehouse.table_format import (
     check_partition_columns,
     nullable,
 )
-from rhizome.spark.lakehouse.table_storage import normal_location
+from rhizome.spark.lakehouse.table_location import normal_location
 
 CATALOG_NAME: Final = "rhizome"
 QUERY: Final = "rhizome.query"

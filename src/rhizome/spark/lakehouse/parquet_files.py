@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rhizome.errors import RhizomeError
-from rhizome.spark.lakehouse.table_storage import Storage
+from rhizome.spark.lakehouse.table_location import Storage
 
 DATA: Final = "data"
 GROUP_ROWS_MAX: Final = 128 << 10

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 
 from rhizome.spark.lakehouse.parquet_files import TableError
 from rhizome.spark.lakehouse.table_format import FileToRead
-from rhizome.spark.lakehouse.table_storage import Storage
+from rhizome.spark.lakehouse.table_location import Storage
 
 ROWS_MAX: Final = 8192
 TASK_BYTES_MAX: Final = 128 << 20

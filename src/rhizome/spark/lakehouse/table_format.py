@@ -16,8 +16,8 @@ from pyarrow import fs
 
 from rhizome.spark.amqp_socket import wait_s
 from rhizome.spark.lakehouse.parquet_files import DATA, DataFile, Layout, TableError
+from rhizome.spark.lakehouse.table_location import is_remote
 from rhizome.spark.lakehouse.table_options import DELTA, TableSettings
-from rhizome.spark.lakehouse.table_storage import is_remote
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 from rhizome.spark.data_source_options import OptionError, Options
-from rhizome.spark.lakehouse.table_storage import (
+from rhizome.spark.lakehouse.table_location import (
     OPTION_PREFIX,
     Storage,
     exists,

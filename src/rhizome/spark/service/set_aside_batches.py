@@ -7,7 +7,7 @@
 A batch is set aside once there is its reason.json, and from then on the flow's source passes over
 these offsets: that one file decides both. So each message is delivered or set aside, and never
 neither, wherever the service is killed. The file stays when the batch is delivered after all
-(redelivery.py): the flow may not have gone on behind it yet.
+(batch_resend.py): the flow may not have gone on behind it yet.
 
 Which batch is under way Spark's checkpoint tells: `offsets` has what was begun, `commits` what is
 done.

@@ -10,7 +10,7 @@ from typing import IO, Any
 from pyarrow import fs
 
 from rhizome.errors import RhizomeError
-from rhizome.spark.lakehouse.table_storage import Storage, is_remote, normal_location
+from rhizome.spark.lakehouse.table_location import Storage, is_remote, normal_location
 
 DIRECTORY_MODE = 0o750
 

@@ -29,7 +29,7 @@ from rhizome.amqp.methods import (
 from rhizome.amqp.properties import Properties
 from rhizome.broker.queue.message_cursor import first_place
 from rhizome.broker.queue.priority_lane import LATE_MAX, KeyedLane
-from rhizome.broker.queue_keys.key_discipline import FREED_PER_WORK, KeyDiscipline
+from rhizome.broker.queue_keys.keyed_dispatch import FREED_PER_WORK, KeyedDispatch
 from rhizome.broker.turn import TURN_WORK_MAX
 from rhizome.build_info import is_compiled
 from rhizome.testing.in_memory_broker import Content, Core, CoreClient, make_core
@@ -77,7 +77,7 @@ def settle(client: CoreClient, delivery: Content, channel: int = 1) -> None:
     client.send(BasicAck(delivery.tag), channel=channel)
 
 
-def discipline(core: Core) -> KeyDiscipline:
+def discipline(core: Core) -> KeyedDispatch:
     keys = core.queue("q").keys
     assert keys is not None
     return keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rhizome.amqp.methods import ConnectionClose, ConnectionOpenOk, ConnectionRedirect
-from rhizome.broker.access.application_tokens import application_token
+from rhizome.broker.access.application_cluster_token import application_token
 from rhizome.testing.in_memory_broker import CAPABILITIES, CoreClient
 from rhizome.testing.in_memory_cluster import KEY, CoreCluster, make_cluster
 

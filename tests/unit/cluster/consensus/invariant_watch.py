@@ -8,7 +8,7 @@ from rhizome.cluster.consensus.consensus_events import (
     ClusterNamed,
     Event,
 )
-from rhizome.cluster.consensus.log.storage import Entry
+from rhizome.cluster.consensus.log.cluster_store import Entry
 from rhizome.cluster.link.broker_hello import SECONDARY
 from tests.interaction.consensus_stage import Actor, Stage
 

@@ -14,7 +14,7 @@ from rhizome.cluster.consensus import consensus_messages as m
 from rhizome.cluster.consensus import dataclass_codec
 from rhizome.cluster.consensus.consensus_registry import Registered, Registry, SnapshotBody
 from rhizome.cluster.consensus.log import log_entry_payloads as kinds
-from rhizome.cluster.consensus.log.storage import Entry
+from rhizome.cluster.consensus.log.cluster_store import Entry
 from rhizome.cluster.consensus.membership import Membership, Voter
 
 GOLDEN = Path(__file__).parent / "golden" / "messages-v1.txt"

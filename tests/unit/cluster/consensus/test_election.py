@@ -18,8 +18,8 @@ from rhizome.cluster.consensus.consensus_messages import (
     VoteAnswer,
 )
 from rhizome.cluster.consensus.election import SECONDARY_NEVER_VOTES, Candidacy
+from rhizome.cluster.consensus.log.cluster_store import Entry, Image
 from rhizome.cluster.consensus.log.log_entry_payloads import APPLICATION
-from rhizome.cluster.consensus.log.storage import Entry, Image
 from rhizome.cluster.consensus.node_state import NodeState
 from rhizome.cluster.link.broker_hello import WITNESS, Hello, hash_primaries
 from tests.interaction.consensus_stage import Stage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rhizome.cluster.home.edge_reconciliation import EdgeSessions
-from rhizome.cluster.home.group_log import ReplicatedLog
+from rhizome.cluster.home.replicated_group_log import ReplicatedGroupLog
 from rhizome.cluster.state.cluster_commands import WHOLE, AppointHome, ClusterCommand, ForceHome
 from rhizome.cluster.state.groups_and_placement import Group
 from rhizome.testing.in_memory_cluster import CoreCluster, PipeEnd
@@ -36,7 +36,7 @@ class Standby:
         return max(known, key=lambda group: (group.epoch, group.version))
 
     @property
-    def log(self) -> ReplicatedLog:
+    def log(self) -> ReplicatedGroupLog:
         return self.cluster[self.group.home].node.roles.homes[self.number].log
 
     @property

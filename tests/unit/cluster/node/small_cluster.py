@@ -24,8 +24,8 @@ from rhizome.amqp.methods import (
     QueueUnbindOk,
 )
 from rhizome.amqp.properties import Properties
+from rhizome.broker.cluster_port import Waiter
 from rhizome.broker.metadata.metadata_commands import Command
-from rhizome.broker.port import Waiter
 from rhizome.cluster.home.home_group import HomeGroup
 from rhizome.cluster.node import Node
 from rhizome.cluster.state.cluster_commands import WHOLE, PlanMove, SetDraining, TransferHome

@@ -13,8 +13,8 @@ from rhizome.broker.turn import TURN_WORK_MAX, Turn
 from rhizome.cluster.committed_backlog import CommittedBacklog
 from rhizome.cluster.consensus.consensus_events import LeaseGained, LeaseLost
 from rhizome.cluster.consensus.consensus_output import Ready
+from rhizome.cluster.consensus.log.cluster_store import Entry
 from rhizome.cluster.consensus.log.log_entry_payloads import APPLICATION
-from rhizome.cluster.consensus.log.storage import Entry
 from rhizome.testing.in_memory_cluster import TICK_MS, CoreCluster, Member, make_cluster
 
 QUEUES: Final = 100

@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 from rhizome.amqp.field_table import encode_table
 from rhizome.amqp.methods import ConfirmSelect, ConfirmSelectOk, QueueDeclare
-from rhizome.cluster.consensus.log.storage import Entry
+from rhizome.cluster.consensus.log.cluster_store import Entry
 from rhizome.cluster.home.home_group import HomeGroup
 from rhizome.cluster.link.link import CLOSED
 from rhizome.cluster.node_observer import NodeObserver

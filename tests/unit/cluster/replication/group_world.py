@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from mypy_extensions import i64
 
 from rhizome.broker.message import Message, Route
-from rhizome.cluster.home.group_log import ReplicatedLog
+from rhizome.cluster.home.replicated_group_log import ReplicatedGroupLog
 from rhizome.cluster.protocol import catalogue
 from rhizome.cluster.protocol import replication_codec as codec
 from rhizome.cluster.replication.catch_up_sender import LiveQueue
@@ -106,7 +106,9 @@ class Home(ReplicatorPort):
         starts = starts_with(copy.starts, epoch, start)
         place.journal.epoch(GROUP, epoch, start)
         origins = dict(self.truth.origins)
-        self.log = ReplicatedLog(place.journal, GROUP, epoch, start, starts, origins, copy.disk)
+        self.log = ReplicatedGroupLog(
+            place.journal, GROUP, epoch, start, starts, origins, copy.disk
+        )
         self.log.refused = copy.known.refused
         self.log.restrict(still=True, silent=True)
         self.copies = Replicator(self.log, copy.whole, self, broker.world.settings, now_ms)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from rhizome.broker.cluster_port import Waiter
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.metadata.metadata_commands import Command, DeclareQueue
-from rhizome.broker.port import Waiter
 from rhizome.cluster.state.cluster_commands import WHOLE, Member, SetInSync
 from rhizome.cluster.state.pending_proposals import PATIENCE_MS, Proposals
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rhizome.management.http.listen_sockets import bind_unix
+from rhizome.listen_sockets import bind_unix
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from rhizome.broker.port import Away
+from rhizome.broker.cluster_port import Away
 from tests.unit.management.conftest import Api, Core
 
 LABELS = ("vhost", "queue")

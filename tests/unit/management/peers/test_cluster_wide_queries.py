@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rhizome.broker.port import Away
+from rhizome.broker.cluster_port import Away
 from rhizome.broker.queue.queue import Queue
 from rhizome.management.peers.peer_request_handler import respond
 from rhizome.management.peers.peer_requests import PeerRequest, PeerResponse, PeerUnreachable

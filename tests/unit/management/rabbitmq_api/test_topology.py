@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rhizome.broker.port import Away
+from rhizome.broker.cluster_port import Away
 from rhizome.server.config.config_sections import PASSWORD_COST_MIN
 from tests.unit.management.conftest import Api, Core
 

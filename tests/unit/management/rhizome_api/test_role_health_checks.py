@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rhizome.broker.port import Away
+from rhizome.broker.cluster_port import Away
 from rhizome.management.cluster_view import (
     ACTIVE,
     CATCHING_UP,

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from rhizome.cluster.consensus.log.storage import Batch
+from rhizome.cluster.consensus.log.cluster_store import Batch
 from rhizome.server.clustered_broker.sqlite_cluster_store import SqliteClusterStore
 from rhizome.server.config.broker_config import Config, load_config
 from rhizome.server.config.config_fields import ConfigError

@@ -14,8 +14,8 @@ from mypy_extensions import i64
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import BasicAck, BasicConsume, QueueDeclare
 from rhizome.amqp.properties import Properties
+from rhizome.broker.cluster_port import Cluster, Waiter
 from rhizome.broker.metadata.metadata_commands import Command
-from rhizome.broker.port import Cluster, Waiter
 from rhizome.broker.queue.pager import SegmentReader
 from rhizome.server.clustered_broker.link_driver import LinkDriver
 from rhizome.server.event_loop.broker_driver import ClientProtocol, Shell, TurnPart

@@ -15,7 +15,7 @@ from types import FrameType
 import pytest
 
 from rhizome.broker.turn import Turn
-from rhizome.management.http.request_loop_steps import TimedSteps
+from rhizome.management.http.request_step_timer import RequestStepTimer
 from rhizome.management.metrics.slow_turns import WAITED, WINDOW_MS, WORK, SlowTurns
 from rhizome.server.event_loop.broker_driver import Shell
 from rhizome.server.event_loop.busy_poll import BusyPoll
@@ -267,7 +267,7 @@ def test_each_step_of_a_request_is_timed_and_not_the_waiting_between() -> None:
             burn(5)
             await asyncio.sleep(0.03)
 
-        await TimedSteps(shell, "HTTP GET /slow", request())
+        await RequestStepTimer(shell, "HTTP GET /slow", request())
 
     slow_turns = with_shell(work)
     assert [turn.what for turn in slow_turns.latest if turn.cause == WORK] == ["HTTP GET /slow"]
@@ -285,7 +285,7 @@ def test_a_request_that_is_cancelled_or_fails_does_so_through_its_steps() -> Non
                 raise ValueError("told") from None
 
         async def stepped() -> None:
-            await TimedSteps(shell, "", request())
+            await RequestStepTimer(shell, "", request())
 
         task = asyncio.create_task(stepped())
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rhizome.broker.access.application_tokens import application_token
+from rhizome.broker.access.application_cluster_token import application_token
 from rhizome.cli.errors import CliError
 from rhizome.cli.http_api.api_client import Api, Row, path
 from rhizome.cli.http_api.command_decorator import Remote

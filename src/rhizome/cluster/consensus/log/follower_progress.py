@@ -18,7 +18,7 @@ from rhizome.cluster.consensus.consensus_messages import (
     SnapshotAnswer,
     SnapshotChunk,
 )
-from rhizome.cluster.consensus.log.storage import Snapshot
+from rhizome.cluster.consensus.log.cluster_store import Snapshot
 from rhizome.cluster.consensus.node_state import NodeState
 
 PROBING: Final = "probing"

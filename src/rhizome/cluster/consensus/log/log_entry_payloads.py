@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rhizome.cluster.consensus.dataclass_codec import decode, encode
-from rhizome.cluster.consensus.log.storage import Entry
+from rhizome.cluster.consensus.log.cluster_store import Entry
 from rhizome.cluster.consensus.membership import Membership
 
 EMPTY: Final = 0

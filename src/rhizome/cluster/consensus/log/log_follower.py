@@ -9,7 +9,7 @@ from rhizome.cluster.consensus.consensus_messages import (
     SnapshotChunk,
 )
 from rhizome.cluster.consensus.consensus_registry import SnapshotBody, decode_snapshot
-from rhizome.cluster.consensus.log.storage import Snapshot
+from rhizome.cluster.consensus.log.cluster_store import Snapshot
 from rhizome.cluster.consensus.node_state import NodeState
 from rhizome.cluster.consensus.rule_switches import ALL_RULES
 

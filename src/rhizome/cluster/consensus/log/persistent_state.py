@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from rhizome.cluster.consensus.log.cluster_store import (
+    NO_VOTE,
+    Batch,
+    Entry,
+    Image,
+    Position,
+    Snapshot,
+)
 from rhizome.cluster.consensus.log.state_log import StateLog
-from rhizome.cluster.consensus.log.storage import NO_VOTE, Batch, Entry, Image, Position, Snapshot
 from rhizome.cluster.consensus.membership import Electorate, Membership
 from rhizome.cluster.consensus.rule_switches import Rules
 

@@ -7,8 +7,8 @@ entries in the log, preceded by the one in force at ``start``.
 from __future__ import annotations
 
 from rhizome.cluster.consensus.dataclass_codec import decode
+from rhizome.cluster.consensus.log.cluster_store import Entry, Position
 from rhizome.cluster.consensus.log.log_entry_payloads import FOUNDING, Founding, membership_of
-from rhizome.cluster.consensus.log.storage import Entry, Position
 from rhizome.cluster.consensus.membership import Electorate, Membership
 from rhizome.cluster.consensus.rule_switches import Rules
 

@@ -18,7 +18,7 @@ from rhizome.client.protocol_events import ChannelEnded, ContentReceived, Method
 from rhizome.testing.sim.apps.app_program import AppProgram, Workload, body_of, id_of
 from rhizome.testing.sim.apps.consumers import Worker
 from rhizome.testing.sim.events import application_events
-from rhizome.testing.sim.events import lease_app_reports as told
+from rhizome.testing.sim.events import queue_lease_events as told
 from rhizome.testing.sim.world.sim_host import Host
 
 KEEP_MS: Final = 4_000

@@ -20,7 +20,7 @@ from rhizome.broker.connection.connection_states import CLOSED, CLOSING
 from rhizome.broker.queue.queue import Queue
 from rhizome.cluster.consensus import NEVER_MS, Rules
 from rhizome.cluster.consensus.consensus_events import BecameRoot, Event, LeaseGained, LeaseLost
-from rhizome.cluster.consensus.log.storage import Entry
+from rhizome.cluster.consensus.log.cluster_store import Entry
 from rhizome.cluster.link.accepted_link_port import ConnectionAdopter
 from rhizome.cluster.link.link import CLOSED as LINK_CLOSED
 from rhizome.cluster.link.link import Link

@@ -24,8 +24,8 @@ from rhizome.cluster.consensus import (
 from rhizome.cluster.consensus.consensus_messages import Message, Vote, VoteAnswer, decode, encode
 from rhizome.cluster.consensus.consensus_output import Ready
 from rhizome.cluster.consensus.dataclass_codec import encode as encode_plain
+from rhizome.cluster.consensus.log.cluster_store import Entry
 from rhizome.cluster.consensus.log.log_entry_payloads import APPLICATION, membership_of
-from rhizome.cluster.consensus.log.storage import Entry
 from rhizome.cluster.link.broker_hello import Hello, hash_primaries
 from rhizome.testing.sim.brokers.consensus_links import Links
 from rhizome.testing.sim.checkers.checker import Watch

@@ -10,7 +10,7 @@ from rhizome.testing.sim.checkers.loss_and_duplicate_checkers import TODAY, Mess
 from rhizome.testing.sim.checkers.message_history import CONFIRMED, History, Message
 from rhizome.testing.sim.checkers.queue_lease_history import HeldLease, LeaseHistory
 from rhizome.testing.sim.events import application_events
-from rhizome.testing.sim.events import lease_app_reports as told
+from rhizome.testing.sim.events import queue_lease_events as told
 from rhizome.testing.sim.world.event_scheduler import shown_time
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rhizome.testing.sim.checkers.checker import Checker
-from rhizome.testing.sim.events import lease_app_reports as told
+from rhizome.testing.sim.events import queue_lease_events as told
 from rhizome.testing.sim.world.event_scheduler import MS
 
 DRIFT: Final = 0.95

@@ -9,7 +9,7 @@ from dataclasses import fields
 from rhizome.broker.dead_letters.group_outbox import OutboxRules
 from rhizome.cluster.consensus import Rules
 from rhizome.cluster.node import Node
-from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
+from rhizome.cluster.protocol.attach_rule_switches import AttachRules
 from rhizome.testing.sim.seed_run import UnknownRule
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rhizome.cluster.consensus.dataclass_codec import DamagedError, decode, encode
-from rhizome.cluster.consensus.log.storage import (
+from rhizome.cluster.consensus.log.cluster_store import (
     NO_VOTE,
     Batch,
     ClusterStore,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from rhizome.broker.access.application_tokens import application_token
+from rhizome.broker.access.application_cluster_token import application_token
 from rhizome.cli.commands.cluster.doctor_checks import check_links
 from rhizome.cluster.link import cluster_key_proof
 from rhizome.server.config.cluster_section import KEYS_MAX, keys_text, read_key_file

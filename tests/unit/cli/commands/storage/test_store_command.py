@@ -14,13 +14,13 @@ from typer.testing import Result
 from rhizome.amqp.frames import content_frames
 from rhizome.amqp.properties import Properties, encode_header
 from rhizome.broker.metadata.metadata_commands import Command, DeclareQueue, PutVhost
+from rhizome.cluster.consensus.log.cluster_store import Batch, Entry
 from rhizome.cluster.consensus.log.log_entry_payloads import (
     APPLICATION,
     REGISTRATION,
     Registration,
     payload,
 )
-from rhizome.cluster.consensus.log.storage import Batch, Entry
 from rhizome.cluster.state.cluster_commands import WHOLE, Envelope, Member, SetInSync, encode
 from rhizome.journal.store import JournalStore, StoreOptions
 from rhizome.server.clustered_broker.sqlite_cluster_store import SqliteClusterStore

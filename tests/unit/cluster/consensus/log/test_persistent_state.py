@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rhizome.cluster.consensus import ALL_RULES
+from rhizome.cluster.consensus.log.cluster_store import Entry, Image, MemoryClusterStore, Snapshot
 from rhizome.cluster.consensus.log.log_entry_payloads import APPLICATION, MEMBERSHIP, payload
 from rhizome.cluster.consensus.log.persistent_state import PersistentState
-from rhizome.cluster.consensus.log.storage import Entry, Image, MemoryClusterStore, Snapshot
 from rhizome.cluster.consensus.membership import Membership, Voter
 
 NOBODY = Membership(())

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rhizome.cluster.consensus.log.storage import (
+from rhizome.cluster.consensus.log.cluster_store import (
     Batch,
     ClusterStore,
     Entry,

@@ -5,7 +5,7 @@ import pytest
 from rhizome.amqp.properties import Properties
 from rhizome.broker.connection.outbox import Outbox
 from rhizome.broker.message import Message, Route
-from rhizome.cluster.protocol.message_codec import put_publish
+from rhizome.cluster.protocol.edge_home_codec import put_publish
 from rhizome.journal.dedup_state import DedupIdentity, user_prefix
 from rhizome.testing.in_memory_cluster import make_cluster
 from tests.unit.cluster.node.broker_tests_in_cluster import as_in_cluster

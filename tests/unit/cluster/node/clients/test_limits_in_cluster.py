@@ -11,6 +11,7 @@ from rhizome.amqp.methods import (
     ConnectionOpenOk,
     QueueDeclare,
 )
+from rhizome.broker.cluster_port import Waiter
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.metadata.metadata_commands import (
     SCOPE_USER,
@@ -20,7 +21,6 @@ from rhizome.broker.metadata.metadata_commands import (
     PutUser,
     PutVhost,
 )
-from rhizome.broker.port import Waiter
 from rhizome.cluster.gossip import GOSSIP_EVERY_MS
 from rhizome.testing.in_memory_broker import CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, make_cluster

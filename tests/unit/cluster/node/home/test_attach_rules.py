@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rhizome.amqp.methods import BasicAck, BasicCancel
-from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
+from rhizome.cluster.protocol.attach_rule_switches import AttachRules
 from rhizome.testing.in_memory_broker import CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, Member, make_cluster
 from tests.unit.cluster.node.held_standby import Standby, leads_to

@@ -7,7 +7,7 @@ import pytest
 from rhizome.amqp.methods import BasicAck, BasicReject, ConfirmLevel
 from rhizome.amqp.properties import Properties
 from rhizome.broker.metadata.metadata_commands import PutPolicy
-from rhizome.cluster.home.group_log import ReplicatedLog
+from rhizome.cluster.home.replicated_group_log import ReplicatedGroupLog
 from rhizome.cluster.state.cluster_commands import WHOLE, PlanMove
 from rhizome.testing.in_memory_broker import CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, make_cluster
@@ -256,7 +256,7 @@ def test_without_the_rule_it_is_lost_when_its_broker_returns(
     cluster.advance_until(lambda: group_of(cluster, "bare").home == "b1", 120_000)
     cluster.advance(2_000)
     log = cluster["b1"].queue("bare").log
-    assert isinstance(log, ReplicatedLog)
+    assert isinstance(log, ReplicatedGroupLog)
     assert consumed(cluster, "b2", "bare") == (numbers(0, 5) if rule else [])
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import BasicAck, ChannelClose, TxCommit, TxCommitOk
-from rhizome.cluster.transactions.in_doubt_transactions import LONG_MS, doubts
 from rhizome.cluster.transactions.prepared_transactions import (
     PreparedTransactions,
     TxRules,
     prepared_transactions_of,
 )
+from rhizome.cluster.transactions.transaction_status import LONG_MS, doubts
 from rhizome.server.operator_views.copy_and_transaction_stalls import tx_stalls
 from rhizome.testing.in_memory_broker import CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, make_cluster

@@ -13,7 +13,7 @@ from rhizome.amqp.methods import (
     TxSelect,
     TxSelectOk,
 )
-from rhizome.cluster.transactions.in_doubt_transactions import doubts
+from rhizome.cluster.transactions.transaction_status import doubts
 from rhizome.testing.in_memory_broker import CoreClient
 from rhizome.testing.in_memory_cluster import TICK_MS, CoreCluster, make_cluster
 from tests.unit.cluster.node.interleaved_cluster import Loose

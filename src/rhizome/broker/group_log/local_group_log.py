@@ -1,4 +1,4 @@
-"""JournalLog: the log of a group without standbys, whose records are safe in this broker's
+"""LocalGroupLog: the log of a group without standbys, whose records are safe in this broker's
 journal."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Progress:
 
 
 @final
-class JournalLog(GroupLog):
+class LocalGroupLog(GroupLog):
     """The log of what this broker keeps alone."""
 
     journal: Journal

@@ -1,4 +1,4 @@
-"""The port: all that the broker core knows of its surroundings, alone or in a cluster.
+"""The cluster port: all that the broker core knows of its surroundings, alone or in a cluster.
 
 Interfaces, all owned by the broker:
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from rhizome.broker.access.application_tokens import ApplicationTokens
+from rhizome.broker.access.application_cluster_token import ApplicationTokens
 from rhizome.broker.queue.queue_host import RemoteHome
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from rhizome.amqp.methods import (
 from rhizome.amqp.properties import Properties, encode_header
 from rhizome.amqp.spec import FRAME_HEADER
 from rhizome.broker.access.auth_interface import OpenIdentity
-from rhizome.broker.publishing.numbered_publishes import NumberedHeader
+from rhizome.broker.publishing.sequenced_header_cache import NumberedHeader
 from rhizome.journal.journal import COPY_BYTES_MAX
 from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 

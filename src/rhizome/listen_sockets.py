@@ -1,4 +1,4 @@
-"""Addresses: where a broker listens, and who connects from its own machine."""
+"""Sockets that a broker listens on, and who connects from its own machine."""
 
 from __future__ import annotations
 

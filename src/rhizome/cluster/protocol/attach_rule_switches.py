@@ -1,4 +1,4 @@
-"""Attach rule switches: rules of attaching that can be broken, one by one, to show what each is
+"""Rules of attaching that can be broken, one by one, to show what each is
 for.
 
 Only tests turn one off. The simulator and the unit tests do, and must see what comes of it.

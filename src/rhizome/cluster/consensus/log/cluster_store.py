@@ -1,4 +1,4 @@
-"""Storage of consensus: what a broker keeps of the cluster's decisions, and the store that keeps
+"""ClusterStore: what a broker keeps of the cluster's decisions, and the store that keeps
 it.
 
 The consensus core hands out a ``Batch`` for everything that it must not forget: its term and vote

@@ -13,7 +13,7 @@ from rhizome.broker.metadata.metadata_commands import (
     PutVhost,
 )
 from rhizome.broker.metadata.metadata_state import State
-from rhizome.broker.metadata.proposed_arguments import check_known_to, check_proposed_queue
+from rhizome.broker.metadata.new_queue_arguments import check_known_to, check_proposed_queue
 from rhizome.errors import PreconditionFailed
 
 QUORUM: dict[str, object] = {"x-queue-type": "quorum"}

@@ -1,4 +1,4 @@
-"""Message codec: payloads between edges and homes that are written and read by offset.
+"""Payloads between edges and homes that are written and read by offset.
 
 They come once per message or turn, or in an attach. The catalogue describes them byte by byte; all
 other frames between the two are tables.

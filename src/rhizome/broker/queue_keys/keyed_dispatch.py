@@ -1,4 +1,4 @@
-"""KeyDiscipline: which message of a keyed queue goes to which consumer. Compiled.
+"""KeyedDispatch: which message of a keyed queue goes to which consumer. Compiled.
 
 The messages of a key go to one consumer at a time, in order: while something of a key is unacked,
 its next message goes to the consumer that holds it, or to nobody. A key is free when nothing of it
@@ -152,7 +152,7 @@ class ForgottenKeys(Chore):
 
 
 @final
-class KeyDiscipline:
+class KeyedDispatch:
     """Invariant: ``keys`` has every key of which something is ready or unacked, but for messages
     from ``known_below`` on, which are not looked at yet; ``late`` are those of them that are in
     memory. ``unacked`` has the key of each unacked message; ``held`` counts the keys that have

@@ -1,4 +1,4 @@
-"""Answering brokers: the names of the brokers at some addresses.
+"""The names of the brokers at some addresses.
 
 An edge is given addresses and no names (`rhizome edge`), and links are dialled by name. A broker
 says its name before anybody has logged in. That is no proof: the handshake of the link has that,

@@ -1,4 +1,4 @@
-"""Call operations: words in the tables that edges and homes send each other, for operations on
+"""Words in the tables that edges and homes send each other, for operations on
 queues and for errors, and what else is read from such tables."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ApplicationTokens: the token by which applications show which cluster they belong to (O11).
+"""The application token, by which applications show which cluster they belong to (O11).
 
 A cluster may demand a token of its applications, so that a test program pointed at production is
 refused with a clear reason. The token is derived from the cluster key, and nobody can compute the

@@ -1,4 +1,4 @@
-"""ReadyMessages: what a queue counts of its own messages, on disk and in memory."""
+"""Totals of a queue's messages, ready and unacked, on disk and in memory."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import pytest
 
 from rhizome.client.blocking import Connection
 from rhizome.spark.service import flow_file
+from rhizome.spark.service.batch_resend import KeptBatch, obstacle
 from rhizome.spark.service.flow_file import FlowSettings, SinkSettings, SourceSettings, load
-from rhizome.spark.service.redelivery import KeptBatch, obstacle
 from rhizome.spark.service.set_aside_batches import RESENT, PendingBatch, SetAside
 from rhizome.spark.service.state_files import StateFiles
 from rhizome.spark.source.query_offsets import Range

@@ -11,7 +11,7 @@ from typing import final
 
 from mypy_extensions import i64
 
-from rhizome.broker.group_log.journal_log import Progress
+from rhizome.broker.group_log.local_group_log import Progress
 from rhizome.broker.group_log.log_port import EVERYTHING
 from rhizome.broker.message import Message
 from rhizome.cluster.replication.replicable_log import Batch, ReplicableLog
@@ -33,7 +33,7 @@ from rhizome.journal.records import (
 
 
 @final
-class ReplicatedLog(ReplicableLog):
+class ReplicatedGroupLog(ReplicableLog):
     """The log of a group's queues. Invariant: each record takes the next index.
 
     Records about messages of ``bare`` queues are made like any other; standbys get something else

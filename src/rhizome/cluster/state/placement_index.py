@@ -1,4 +1,4 @@
-"""Group index: what placement asks of all groups, kept as they change.
+"""PlacementIndex: what placement asks of all groups, kept as they change.
 
 A stream has a group of its own, so there may be ten thousands of groups. A declare that walked them
 would cost more with each stream that is there already.
@@ -25,7 +25,7 @@ class IndexedGroup(Protocol):
     def copies(self) -> int: ...
 
 
-class GroupIndex:
+class PlacementIndex:
     """The groups of queues by kind, and counts of all groups.
 
     Invariant: equal to what a walk over all groups finds. The tables of queues' groups are in the
@@ -78,8 +78,8 @@ class GroupIndex:
         return max(self._copies, default=0)
 
 
-def index_of(groups: Mapping[int, IndexedGroup]) -> GroupIndex:
-    index = GroupIndex()
+def index_of(groups: Mapping[int, IndexedGroup]) -> PlacementIndex:
+    index = PlacementIndex()
     for number, group in groups.items():
         index.replaced(number, None, group)
     return index

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from rhizome.broker.channel.direct_reply_to import REPLY_PREFIX
-from rhizome.broker.port import MADE_NAME_CHARS
+from rhizome.broker.cluster_port import MADE_NAME_CHARS
 
 OLDER_MARK: Final = "@"
 MARK: Final = "-"

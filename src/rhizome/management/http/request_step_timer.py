@@ -1,4 +1,4 @@
-"""Request loop steps: reports what a request does between two waits to the shell, which times it.
+"""RequestStepTimer: reports what a request does between two waits to the shell, which times it.
 
 A request shares the event loop with every connection. While it waits others run, so its total time
 says nothing; each of its steps holds everybody up.
@@ -15,7 +15,7 @@ WORDS_CHARS_MAX: Final = 200
 """The most characters of a request's path in a report."""
 
 
-class TimedSteps:
+class RequestStepTimer:
     """Awaits another awaitable, and tells the shell when it starts and stops running."""
 
     def __init__(self, shell: Turns, doing: str, work: Awaitable[None]) -> None:

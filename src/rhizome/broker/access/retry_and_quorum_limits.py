@@ -1,4 +1,4 @@
-"""QueueLimits: how much a queue holds for later, and which release's rules it follows."""
+"""RetryAndQuorumLimits: how much a queue holds for later, and which release's rules it follows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class QueueLimits:
+class RetryAndQuorumLimits:
     """``retries_held_max`` and ``retries_held_bytes_max`` bound what waits for its retry in one
     queue, in memory: beyond them the queue delivers nothing until some is due, and at twice as much
     what comes back doesn't wait.

@@ -1,4 +1,5 @@
-"""Numbered publishes: messages whose headers differ from the last one's in the sequence alone.
+"""Cache of the last header: messages whose headers differ from the last one's in the sequence
+alone.
 
 A producer that numbers what it sends (L5) repeats its properties with each message: its name, the
 delivery mode, whatever else it says. Once such properties have been read, a content that has the

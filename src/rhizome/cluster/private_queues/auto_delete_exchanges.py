@@ -13,8 +13,8 @@ from rhizome.cluster.link.broker_hello import SECONDARY
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
+    from rhizome.broker.cluster_port import Waiter
     from rhizome.broker.metadata.metadata_commands import Command
-    from rhizome.broker.port import Waiter
     from rhizome.cluster.link.broker_hello import Hello
     from rhizome.cluster.private_queues.meta_bindings import MetaBindings
     from rhizome.cluster.state.cluster_state import ClusterState

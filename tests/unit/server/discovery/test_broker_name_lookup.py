@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import ConnectionStart
 from rhizome.server.config.units import Address
-from rhizome.server.discovery.answering_brokers import answering_brokers
+from rhizome.server.discovery.broker_name_lookup import answering_brokers
 
 HEADER_BYTES = 8
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -1,5 +1,5 @@
-"""Home port: what a cluster does to queues, consumers and deliveries when the home of a group comes
-to this broker or leaves it. Compiled.
+"""Effects of home changes: what a cluster does to queues, consumers and deliveries when the home of
+a group comes to this broker or leaves it. Compiled.
 
 A queue's counts, a channel's unacked deliveries and a consumer's place are changed here and in the
 rest of the broker, and nowhere else:
@@ -26,7 +26,7 @@ from rhizome.broker.streams.stream_reader import start_at
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel.channel import Channel
-    from rhizome.broker.port import Proxy
+    from rhizome.broker.cluster_port import Proxy
     from rhizome.broker.queue.queue import Queue
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rhizome.amqp.methods import ConnectionClose, ConnectionOpenOk
-from rhizome.broker.access.application_tokens import (
+from rhizome.broker.access.application_cluster_token import (
     HIDDEN,
     ApplicationTokens,
     application_token,

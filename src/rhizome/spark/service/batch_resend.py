@@ -30,7 +30,7 @@ FILE_FORMATS: Final = ("parquet", "orc", "json", "csv", "text", "xml", "avro")
 """Formats of files that streaming queries of Spark write with a list of what counts."""
 
 
-class RedeliveryError(RhizomeError):
+class ResendError(RhizomeError):
     """There is no such flow or batch; the text says which there are."""
 
 
@@ -73,7 +73,7 @@ def kept_batches(
     known = {each.name: each for each in service.flows}
     for name in flows:
         if name not in known:
-            raise RedeliveryError(f"there is no flow '{name}'; there are {', '.join(known)}")
+            raise ResendError(f"there is no flow '{name}'; there are {', '.join(known)}")
     files = StateFiles(service.set_aside)
     found = []
     for flow in [known[name] for name in dict.fromkeys(flows)] or list(service.flows):
@@ -84,7 +84,7 @@ def kept_batches(
     for name in names:
         if name not in there:
             shown = ", ".join(there) or "none"
-            raise RedeliveryError(f"no batch '{name}' is set aside; those that are: {shown}")
+            raise ResendError(f"no batch '{name}' is set aside; those that are: {shown}")
     return [each for each in found if not names or each.name in names]
 
 
@@ -109,7 +109,7 @@ def obstacle(batch: KeptBatch, allow_duplicates: bool = False) -> str:
     return ""
 
 
-class Redelivery:
+class BatchResend:
     """Delivers batches of a service's flows, in a session of Spark."""
 
     def __init__(self, spark: Any, service: ServiceSettings) -> None:

@@ -17,7 +17,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.amqp.properties import Properties
 from rhizome.broker.queue.queue import Queue
-from rhizome.cluster.home.group_log import ReplicatedLog
+from rhizome.cluster.home.replicated_group_log import ReplicatedGroupLog
 from rhizome.journal.record_replay import Replay
 from rhizome.testing.in_memory_broker import Content, Core, CoreClient, make_core
 
@@ -25,8 +25,8 @@ PERSISTENT = Properties(delivery_mode=2)
 GROUP = 7
 
 
-def give_log(core: Core, *names: str) -> ReplicatedLog:
-    log = ReplicatedLog(core.store.journal, GROUP, 3, 101, [(3, 101)], {})
+def give_log(core: Core, *names: str) -> ReplicatedGroupLog:
+    log = ReplicatedGroupLog(core.store.journal, GROUP, 3, 101, [(3, 101)], {})
     core.broker.logs[GROUP] = log
     for name in names:
         core.queue(name).use_log(log)
@@ -34,13 +34,13 @@ def give_log(core: Core, *names: str) -> ReplicatedLog:
     return log
 
 
-def wait_for_standby(log: ReplicatedLog) -> None:
+def wait_for_standby(log: ReplicatedGroupLog) -> None:
     log.alone = False
     log.shipping = True
     log.update_visible()
 
 
-def replay(log: ReplicatedLog) -> Replay:
+def replay(log: ReplicatedGroupLog) -> Replay:
     """What a standby makes of everything that was shipped."""
     found = Replay()
     batch = log.take_batch()
@@ -238,7 +238,7 @@ def test_a_new_home_confirms_no_duplicate_of_what_its_copies_may_lack() -> None:
     queue = client.declare("q", durable=True)
     log = give_log(core, queue)
     client.publish("", queue, b"", numbered(1))
-    log = ReplicatedLog(core.store.journal, GROUP, 4, 102, [(3, 101), (4, 102)], {})
+    log = ReplicatedGroupLog(core.store.journal, GROUP, 4, 102, [(3, 101), (4, 102)], {})
     log.alone = False
     log.forget_committed()
     log.restrict(still=True, silent=True)

@@ -19,8 +19,8 @@ from rhizome.cluster.state.cluster_commands import (
     TransferHome,
 )
 from rhizome.management.cluster_view import Change, CopyInfo
-from rhizome.server.operator_views.group_change_preview import PlannedChange, planned_change_for
 from rhizome.server.operator_views.group_info import Duties, duties_of, group_infos
+from rhizome.server.operator_views.home_change_preview import PlannedChange, planned_change_for
 from tests.unit.cluster.state.state_machines import Machine, make_machine, register
 
 

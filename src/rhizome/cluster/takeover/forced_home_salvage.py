@@ -1,4 +1,4 @@
-"""Copy salvage: saves messages that a copy is about to lose and that may have been confirmed (G8).
+"""Salvage: saves messages that a copy is about to lose and that may have been confirmed (G8).
 
 That happens when a person has forced a home. Whatever else a copy is told to give up was never
 confirmed, or is at its home.
