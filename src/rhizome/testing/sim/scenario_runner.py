@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
@@ -64,14 +66,23 @@ def run_seeds(
         return
     work = [(name, seed, options) for seed in seeds]
     with starting():
-        pool = multiprocessing.get_context("spawn").Pool(min(jobs, len(seeds)), _ignore_interrupts)
+        pool = multiprocessing.get_context("spawn").Pool(min(jobs, len(seeds)), _begin_worker)
     with pool:
         yield from pool.imap_unordered(_run_one, work)
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches all processes of a terminal; the parent ends the others."""
+def _begin_worker() -> None:
+    """A worker ends with its parent, whatever ends that. Ctrl-C, which reaches all processes of a
+    terminal, is left to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "workers are started by a pool"
+    parent.join()
+    os._exit(1)
 
 
 def _run_one(work: tuple[str, int, RunOptions]) -> Outcome:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import Result
+
+from rhizome.testing.broker_process import wait_until
 
 Rhizome = Callable[..., Result]
 
@@ -67,3 +73,40 @@ def test_what_is_wrong_is_told_in_one_line(
     assert result.exit_code == (1 if said.startswith("no ") else 2)
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_workers_end_with_the_command_whatever_ends_it() -> None:
+    """A SIGTERM to the command alone used to leave its workers to the end of their seeds."""
+    sim = ("sim", "--seeds", "0..9", "-j", "2", "--minutes", "10000")
+    command = subprocess.Popen((sys.executable, "-m", "rhizome", *sim), stdout=subprocess.DEVNULL)
+    try:
+        workers = wait_until(lambda: _workers_of(command.pid), "workers")
+    finally:
+        command.send_signal(signal.SIGTERM)
+        command.wait()
+    wait_until(lambda: not any(map(_runs, workers)), "the workers to end")
+
+
+def _workers_of(pid: int) -> list[int]:
+    """The processes that simulate, once both are amid a seed."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    found = [int(each) for each in children if b"spawn_main" in _command_line(each)]
+    return found if len(found) == 2 and all(map(_is_busy, found)) else []
+
+
+def _command_line(pid: str) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def _is_busy(pid: int) -> bool:
+    """Whether it has worked for longer than it takes to begin."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) > 2 * os.sysconf("SC_CLK_TCK")
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
