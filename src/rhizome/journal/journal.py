@@ -488,6 +488,11 @@ class Journal:
         else:
             self._live[int(segment)] = self._live.get(int(segment), 0) + count
 
+    def keeps(self, position: i64) -> bool:
+        """Whether what is at `position` can be retained: nobody removes its segment meanwhile."""
+        segment: i64 = position >> 32
+        return segment == self._segment or int(segment) in self._live
+
     def adopt(self, segment: i64, live: i64, total: i64, size: i64) -> None:
         """Take over a segment that recovery found, with its references."""
         assert segment < self._segment

@@ -132,8 +132,9 @@ class Pager:
         )
 
     def _spill(self, queue: Queue, message: Message) -> i64:
-        """Write a transient message to the spill, once for all queues that page it."""
-        if message.spilled != 0:
+        """Write a transient message to the spill, once for all queues that page it; again if what
+        was written before is gone with its segment, since nobody needed it any more."""
+        if message.spilled != 0 and self.spill.keeps(message.spilled):
             self.spill.retain(message.spilled)
             return message.spilled
         ids: list[int] = [queue.id]

@@ -12,6 +12,7 @@ from rhizome.amqp.frames import body_of
 from rhizome.amqp.methods import BasicDeliver, QueueBind, QueueBindOk
 from rhizome.amqp.properties import Properties
 from rhizome.broker.queue.pager import READ_AHEAD_BYTES, RUN_BYTES_MAX
+from rhizome.journal.journal import SEGMENT_BYTES_MIN
 from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 
 BUDGET_BYTES: Final = 64 * 1024
@@ -117,3 +118,25 @@ def test_what_was_paged_in_this_very_turn_is_read_from_its_batch(
         assert body_of(core.broker.pager.read_one(position).content) == body
     core.settle()
     assert drained(client, queue) == bodies
+
+
+def test_a_message_is_spilled_again_when_its_first_place_is_gone() -> None:
+    """A home becomes a copy, home again, and a copy again, with the message in memory all along."""
+    core = make_core()
+    core.broker.pager.spill.segment_bytes_max = SEGMENT_BYTES_MIN
+    client = core.connect()
+    queue = core.queue(client.declare("q"))
+    client.publish("", "q", b"kept", Properties(delivery_mode=1))
+    client.publish("", "q", bytes(SEGMENT_BYTES_MIN), Properties(delivery_mode=1))
+    pager = core.broker.pager
+    kept, filler = queue.lane.resident()
+    first = pager.keep(queue, kept)
+    core.settle()
+    pager.spill.release(first)
+    pager.keep(queue, filler)
+    core.settle()
+    assert not pager.spill.keeps(first)
+    again = pager.keep(queue, kept)
+    core.settle()
+    assert again != first
+    assert body_of(pager.read_one(again).content) == b"kept"
