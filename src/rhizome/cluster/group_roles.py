@@ -450,7 +450,7 @@ class GroupRoles:
     def link_down(self, name: str) -> None:
         for number, home in self.homes.items():
             try:
-                home.copies.link_down(name)
+                home.link_down(name)
             except Exception as error:
                 self._fault(number, error)
         for standby in self.standbys.values():
@@ -708,6 +708,9 @@ class RolesHomePort(HomePort):
 
     def open_links(self) -> list[Link]:
         return self.port.links().open_links()
+
+    def absent_clients(self, group: int) -> dict[str, str]:
+        return self.port.absent_clients(group)
 
     def propose(self, command: Command, waiter: Waiter) -> None:
         self.port.propose(command, waiter)

@@ -40,6 +40,7 @@ from rhizome.broker.turn import TURN_WORK_MAX
 from rhizome.cluster.clients.client_relocation import ClientDrain
 from rhizome.cluster.clients.connect_policy import Admission, AdmissionRules
 from rhizome.cluster.clients.failover_map_push import FailoverMapPush
+from rhizome.cluster.clients.resumable_clients import ResumableClients
 from rhizome.cluster.committed_backlog import CommittedBacklog
 from rhizome.cluster.consensus import Consensus, consensus_messages
 from rhizome.cluster.consensus.consensus_events import (
@@ -89,6 +90,7 @@ from rhizome.cluster.protocol.catalogue import (
     DEATH,
     GOSSIP,
     PROPOSE,
+    RESUMABLE_CLIENTS,
 )
 from rhizome.cluster.protocol.frame_dispatch import FrameTable, PayloadHandler
 from rhizome.cluster.state.cluster_commands import PutSettings, RegisterBroker, RetireBroker
@@ -217,6 +219,7 @@ class Node(Cluster):
         self.when_ready: list[Callable[[], None]] = []
         self.when_down: list[Callable[[Link], None]] = []
         self.gossip = Gossip(self)
+        self.resumable_clients = ResumableClients(self)
         broker.limits.elsewhere = self.gossip.used_elsewhere
         broker.limits.queues_elsewhere = self.meta_bindings.queues_elsewhere
         self.state_listener = StateListener(self)
@@ -421,6 +424,7 @@ class Node(Cluster):
         self.down_since_ms.pop(link.name, None)
         self.observer.link_up(link.name)
         self.gossip.link_up()
+        self.resumable_clients.link_up(link)
         self.peer_broker(link.name).connect(link)
         self.edge.explain(self.peer_broker(link.name), "")
         self.consensus.peer_up(link.peer, self.now_ms)
@@ -433,6 +437,7 @@ class Node(Cluster):
             hear(link)
         self.down_since_ms[link.name] = self.now_ms
         self.gossip.forget(link.name)
+        self.resumable_clients.link_down(link)
         self.observer.link_down(link.name, reason)
         try:
             self.peer_broker(link.name).disconnect()
@@ -449,6 +454,7 @@ class Node(Cluster):
         frames.register(PROPOSE, PayloadHandler(self.proposed))
         frames.register(GOSSIP, PayloadHandler(self.gossiped))
         frames.register(DEATH, PayloadHandler(self.deaths.told))
+        frames.register(RESUMABLE_CLIENTS, PayloadHandler(self.resumable_clients.received))
         frames.register(ASK_COPY_PROGRESS, PayloadHandler(self.takeover_driver.asked))
         frames.register(COPY_PROGRESS, PayloadHandler(self.takeover_driver.answered))
         self.roles.register(frames)
@@ -515,6 +521,7 @@ class Node(Cluster):
         else:
             self.gossip.tick()
             self.client_drain.tick()
+            self.resumable_clients.tick()
 
     def next_deadline_ms(self) -> int:
         return min(
@@ -859,6 +866,9 @@ class RolesNodePort(NodePort):
 
     def propose(self, command: Command, waiter: Waiter | None) -> None:
         self.node.propose(command, waiter)
+
+    def absent_clients(self, group: int) -> dict[str, str]:
+        return self.node.resumable_clients.absent(group)
 
     def homes_changed(self, groups: Iterable[int]) -> None:
         self.node.state_listener.homes_changed(groups)

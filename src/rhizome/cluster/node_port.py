@@ -51,6 +51,11 @@ class NodePort:
     def propose(self, command: Command, waiter: Waiter | None) -> None:
         raise NotImplementedError
 
+    def absent_clients(self, group: int) -> dict[str, str]:
+        """The clients that consumed from a group, can resume, and have lost their broker, each with
+        the incarnation of that broker."""
+        raise NotImplementedError
+
     def homes_changed(self, groups: Iterable[int]) -> None:
         """The home of these groups is elsewhere than before, or here."""
         raise NotImplementedError

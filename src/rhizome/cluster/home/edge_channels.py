@@ -332,6 +332,8 @@ class EdgeConnection(Carrier):
         tenure = self.tenures.get(attached.group, attached.epoch)
         if tenure is None or (not is_kept and table.get("back") is not True):
             return
+        if not is_kept:
+            tenure.absent.pop(client, None)
         if not attached.resolved:
             attached.waiting.append(WaitingFrame(self.session_of, table, b""))
         elif is_kept:

@@ -76,7 +76,8 @@ class EdgeSessions:
     ``parted`` is what is kept for clients of edges that won't come back as they were. ``taken`` is
     by incarnation. ``doubtful`` has the last number of each edge that was taken before messages
     held only in memory were lost; it is empty if none were lost. ``back`` has the clients that came
-    back with what they held, the edges through which they came, and which visit it was.
+    back with what they held, the edges through which they came, and which visit it was. ``absent``
+    are the clients that a new home waits for, each with the incarnation of the broker that it had.
     """
 
     broker: Broker
@@ -93,6 +94,7 @@ class EdgeSessions:
     taken: dict[str, TakenNumbers]
     doubtful: dict[int, int]
     back: dict[str, tuple[str, int]]
+    absent: dict[str, str]
     _places: dict[Key, Place] | None
 
     def __init__(
@@ -118,6 +120,7 @@ class EdgeSessions:
         self.taken = {}
         self.doubtful = {}
         self.back = {}
+        self.absent = {}
         self._places = None
 
     # ---- edges come and go ----------------------------------------------------------------------
@@ -143,6 +146,10 @@ class EdgeSessions:
     def presented(self, name: str) -> None:
         """An edge has presented everything: from now on it is attached."""
         self.attachments[name].open = True
+        incarnation = self.servings[name].incarnation
+        for client in [each for each in self.absent if self.absent[each] == incarnation]:
+            # The broker was only out of reach: it has presented what the client holds.
+            del self.absent[client]
         if not self.phase.is_recovering():
             self.resolve([name], None)
 
@@ -269,7 +276,7 @@ class EdgeSessions:
         while index <= settled.last and not is_void(queue, index, void_from):
             message = None if detached is None else detached.take(queue.id, index)
             if message is None and settled.kind != REQUEUE:
-                message = self._kept_elsewhere(queue, index)
+                message = self.take_kept(queue, index)
             was_ready = message is None
             if message is None:
                 message = claim(queue, index)
@@ -277,9 +284,10 @@ class EdgeSessions:
                 settle(queue, message, settled.kind, was_ready)
             index += 1
 
-    def _kept_elsewhere(self, queue: Queue, index: i64) -> Message | None:
-        """Take a message that is only kept for somebody: its client has come back at the broker
-        that settles it, and the client's earlier broker, if it lives, doesn't know."""
+    def take_kept(self, queue: Queue, index: i64) -> Message | None:
+        """Take a message that is kept for somebody, or held over a connection that is left: its
+        client has come back at the broker that settles it, and the client's earlier broker, if it
+        lives, doesn't know."""
         for detached in self.kept():
             message = detached.take(queue.id, index)
             if message is not None:
@@ -298,7 +306,29 @@ class EdgeSessions:
                     channels.append(attached.sessions[session])
         for connection in self.broker.suspended_sessions.carriers():
             channels.extend(connection.channels.values())
-        return channels
+        return [*channels, *self._left_behind()]
+
+    def _left_behind(self) -> list[Channel]:
+        """The channels of clients that have come back over another connection, though the brokers
+        of these haven't noticed yet that the client is gone."""
+        channels = self._channels_by_client()
+        latest: dict[str, int] = {}
+        for client, channel in channels:
+            latest[client] = max(latest.get(client, 0), int(channel.visit))
+        return [channel for client, channel in channels if is_later(latest[client], channel.visit)]
+
+    def _channels_by_client(self) -> list[tuple[str, Channel]]:
+        """The channels of clients that can resume, through edges and here."""
+        found: list[tuple[str, Channel]] = []
+        for attached in self.attachments.values():
+            for channel in attached.sessions.values():
+                if len(channel.client) > 0:
+                    found.append((channel.client, channel))
+        for connection in self.broker.applications():
+            if len(connection.resume_id) > 0:
+                for channel in connection.channels.values():
+                    found.append((connection.resume_id, channel))
+        return found
 
     def _hold(self, name: str, only_kept: bool) -> None:
         edge_connection = self.servings[name]
@@ -385,15 +415,11 @@ class EdgeSessions:
 
     def channels_of(self, client: str, visit: i64) -> list[Channel]:
         """The channels of a client that can resume, through edges and here, up to a visit."""
-        found: list[Channel] = []
-        for attached in self.attachments.values():
-            for channel in attached.sessions.values():
-                if channel.client == client:
-                    found.append(channel)
-        for connection in self.broker.applications():
-            if connection.resume_id == client:
-                found.extend(connection.channels.values())
-        return [each for each in found if not is_later(each.visit, visit)]
+        return [
+            channel
+            for whose, channel in self._channels_by_client()
+            if whose == client and not is_later(channel.visit, visit)
+        ]
 
     def _queue(self, queue_id: i64) -> Queue | None:
         queue = self.broker.shared.get(queue_id)
@@ -469,6 +495,7 @@ class EdgeSessionsByGroup:
     def client_came_back(self, client: str, visit: i64) -> None:
         """A client has presented everything here."""
         for tenure in self.tenures.values():
+            tenure.absent.pop(client, None)
             if tenure.phase.is_serving():
                 tenure.client_came_back(client, "", visit)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 
 from rhizome.broker.channel.consumer import Consumer, consumers_of
+from rhizome.broker.channel.unacked import REQUEUE
 from rhizome.broker.home_change_effects import (
     leave_place,
     let_go,
@@ -282,7 +283,18 @@ class LocalEdgeReturn(LocalEdge):
                 queue = self.broker.shared.get(queue_id)
                 if queue is not None and queue.away is None:
                     known = [each for each in indexes if not is_void(queue, each, void_from)]
-                    _settle_all(queue, known, kind)
+                    self._settle_all(queue, known, kind)
+
+    def _settle_all(self, queue: Queue, indexes: list[int], kind: i64) -> None:
+        for index in indexes:
+            message: Message | None = None
+            if kind != REQUEUE:
+                message = self.tenure.take_kept(queue, index)
+            was_ready = message is None
+            if message is None:
+                message = claim(queue, index)
+            if message is not None:
+                settle(queue, message, kind, was_ready)
 
     def _void_from(self) -> i64:
         """The index from which on the log has lost what was held or kept here; 0: nothing was
@@ -341,13 +353,6 @@ class LocalEdgeReturn(LocalEdge):
 
     def _sessions(self) -> list[ChannelSession]:
         return [*self.edge_group.sessions.values(), *self.edge_group.uncounted.values()]
-
-
-def _settle_all(queue: Queue, indexes: list[int], kind: i64) -> None:
-    for index in indexes:
-        message = claim(queue, index)
-        if message is not None:
-            settle(queue, message, kind, True)
 
 
 def _make_local(consumer: Consumer | None, session: ChannelSession) -> None:

@@ -6,6 +6,8 @@ transfer, and one phase (``HomePhase``):
     recovering      the group has a past. Nothing is confirmed or shown before the copies have
                     answered or are left out (G7), and before every broker that may hold messages
                     of the group has attached, or has had the duration of a lease to do so (A2).
+                    Clients that may come back from a broker that is gone, with what they hold, are
+                    waited for, too, for `resume_patience` at the most (J12).
     serving         messages are taken, replicated, shown and confirmed.
     handing over    a planned transfer (G11): the home admits nothing more. What applications do
                     waits at their edges, this broker's own included, until the successor has
@@ -16,7 +18,7 @@ transfer, and one phase (``HomePhase``):
 
     (new) to recovering or serving    ``__init__``: ``GroupRoles.become_home``, for a committed
                                       entry that says so (G1)
-    recovering to serving             ``_update_recovered``: copies and edges have been heard
+    recovering to serving             ``_update_recovered``: copies, edges and clients were heard
     serving to handing over           ``Transfer.run``: the group is to move (`Group.moving_to`),
                                       its copy there is a whole member, and nothing else about the
                                       in-sync set is open
@@ -79,6 +81,11 @@ class HomePort:
     def open_links(self) -> list[Link]:
         raise NotImplementedError
 
+    def absent_clients(self, group: int) -> dict[str, str]:
+        """The clients that consumed from a group, can resume, and have lost their broker, each with
+        the incarnation of that broker."""
+        raise NotImplementedError
+
     def propose(self, command: Command, waiter: Waiter) -> None:
         raise NotImplementedError
 
@@ -134,12 +141,14 @@ class HomeGroup:
         )
         self.begun_ms = port.now_ms()
         self.attach_ms = self.begun_ms + settings.attach_patience_ms
+        self.resume_ms = self.begun_ms
         self.excuses = 0
         self.transfer = Transfer(self)
         log.alone = not group.in_sync
         if len(log.starts) > 1:
             log.forget_committed()
             self._enter(RECOVERING)
+            self._await_clients()
         else:
             self._enter(SERVING)
         self.copies = Replicator(log, whole, copies, patience, self.begun_ms)
@@ -174,7 +183,7 @@ class HomeGroup:
         return PHASES[self.phase.now]
 
     def _update_recovered(self) -> None:
-        if not self.copies.settled() or not self._all_attached():
+        if not self.copies.settled() or not self._all_attached() or self.missing_clients():
             return
         self.port.recovered(self.port.now_ms() - self.begun_ms)
         self._enter(SERVING)
@@ -218,6 +227,21 @@ class HomeGroup:
         self.copies.link_up(link.name, link.peer.incarnation)
         if FETCHES in link.peer.features:
             self.copies.fetches.link_up(link.name)
+
+    def link_down(self, name: str) -> None:
+        self.copies.link_down(name)
+        if self.is_recovering:
+            self._await_clients()
+
+    def _await_clients(self) -> None:
+        """Wait for clients that may come back from a broker that is gone. Streams keep nothing for
+        their readers."""
+        if not self.sessions.rules.clients_awaited or self.group.stream:
+            return
+        absent = self.port.absent_clients(self.group.id)
+        if not absent.keys() <= self.sessions.absent.keys():
+            self.sessions.absent.update(absent)
+            self.resume_ms = self.port.now_ms() + self.settings.resume_patience_ms
 
     def changed(self, group: Group) -> None:
         """The group, or the set of brokers, has changed to what is committed now."""
@@ -263,6 +287,10 @@ class HomeGroup:
             if broker.name not in attached
         ]
 
+    def missing_clients(self) -> int:
+        """How many clients are still awaited; each may hold messages of the group."""
+        return 0 if self.port.now_ms() >= self.resume_ms else len(self.sessions.absent)
+
     def stood_still(self, away_ms: int) -> None:
         """This broker stood still: brokers that answered or attached meanwhile aren't heard yet,
         and must not be taken for silent."""
@@ -270,6 +298,7 @@ class HomeGroup:
         if (self.is_recovering or self.failed) and self.excuses < EXCUSES_MAX:
             self.excuses += 1
             self.attach_ms += away_ms
+            self.resume_ms += away_ms
 
     def tick(self) -> None:
         self.copies.tick(self.port.now_ms())

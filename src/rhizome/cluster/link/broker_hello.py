@@ -36,7 +36,9 @@ PINS: Final = "pins"
 """It knows groups that people have pinned to a broker (`PinHome`)."""
 DEATHS: Final = "deaths"
 """It takes certificates of death (DEATH, R15)."""
-FEATURES: Final = (PRODUCERS_BY_USER, FETCHES, PLAIN_NAMES, PINS, DEATHS)
+RESUMABLE: Final = "resumable-clients"
+"""It hears which clients may come back elsewhere (RESUMABLE_CLIENTS, J12)."""
+FEATURES: Final = (PRODUCERS_BY_USER, FETCHES, PLAIN_NAMES, PINS, DEATHS, RESUMABLE)
 """The features that brokers of this release announce, beyond the version of their link."""
 
 NAME_BYTES_MAX: Final = 255

@@ -1,5 +1,4 @@
-"""Rules of attaching that can be broken, one by one, to show what each is
-for.
+"""Rules of attaching that can be broken, one by one, to show what each is for.
 
 Only tests turn one off. The simulator and the unit tests do, and must see what comes of it.
 docs/internals/rules.md has the text of each rule.
@@ -29,6 +28,9 @@ class AttachRules:
     lists_awaited: bool
     """A2: a new home waits for all edges; else it delivers what an edge still holds."""
 
+    clients_awaited: bool
+    """J12: a new home waits for clients whose broker is gone; else it delivers what they hold."""
+
     older_epochs_dropped: bool
     """A2: an edge drops what isn't of the attach that counts; else it shows a message twice."""
 
@@ -42,5 +44,6 @@ class AttachRules:
         self.held_presented = True
         self.settled_presented = True
         self.lists_awaited = True
+        self.clients_awaited = True
         self.older_epochs_dropped = True
         self.epochs_compared = True

@@ -69,6 +69,7 @@ CONSENSUS: Final = 64
 PROPOSE: Final = 65
 GOSSIP: Final = 66
 DEATH: Final = 67
+RESUMABLE_CLIENTS: Final = 68
 
 TX_ASK: Final = 72
 TX_OUTCOME: Final = 73
@@ -555,6 +556,17 @@ AGREEMENT: Final = (
         "certificate (`cluster/link/death_certificate.py`): table {whose, seen_by, proofs}",
         "rhizome.cluster.death_notices.DeathNotices.told",
         urgent=True,
+    ),
+    Frame(
+        RESUMABLE_CLIENTS,
+        "RESUMABLE_CLIENTS",
+        ANY,
+        ANY,
+        "which clients here can resume, when that has changed: if this broker goes, a new home "
+        "waits for them (J12). Only to primaries with the feature `resumable-clients`",
+        'table of resume ids, each with an array of the groups from which the client consumes; "" '
+        "stands for clients that are not named",
+        "rhizome.cluster.clients.resumable_clients.ResumableClients.received",
     ),
     Frame(
         ASK_COPY_PROGRESS,

@@ -337,6 +337,14 @@ class ClusterSection:
         "100ms",
         "10m",
     )
+    resume_patience_ms: int = duration(
+        "1.5s",
+        "Time that a new home has for clients that can resume and whose broker is gone: until they"
+        " are back with what they hold, or it is over, nothing is delivered or confirmed. Without"
+        " such clients there is no wait.",
+        "0s",
+        "1m",
+    )
     catch_up_rate: int = size(
         "24MiB",
         "What a copy that catches up is sent in a second while its group is in use; a group that"

@@ -48,10 +48,11 @@ def shared_settings(section: ClusterSection) -> PutSettings:
 
 def home_settings(section: ClusterSection) -> HomeSettings:
     return HomeSettings(
-        section.sync_timeout_ms,
-        consensus_settings(section).honoured_ms(section.home_lease_ms),
-        section.transfer_patience_ms,
-        section.catch_up_rate,
+        sync_timeout_ms=section.sync_timeout_ms,
+        attach_patience_ms=consensus_settings(section).honoured_ms(section.home_lease_ms),
+        transfer_patience_ms=section.transfer_patience_ms,
+        resume_patience_ms=section.resume_patience_ms,
+        catch_up_bytes=section.catch_up_rate,
     )
 
 

@@ -63,6 +63,8 @@ def _reasons(home: HomeGroup) -> list[str]:
     status = home.copies.status()
     if home.log.silent:
         waits = [*status.waits_for, *home.missing_edges()]
+        if home.missing_clients():
+            waits.append("clients whose broker is gone")
         return [f"its home is new and waits to hear from {', '.join(waits) or 'its copies'}"]
     if home.is_handing_over:
         return [f"its home hands over to {home.group.moving_to}"]

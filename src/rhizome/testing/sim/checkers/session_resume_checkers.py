@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from rhizome.cluster.home.settings import RESUME_PATIENCE_MS
 from rhizome.testing.sim.apps.app_topology import GRAVES
 from rhizome.testing.sim.checkers.fault_timeline import lease, pair
 from rhizome.testing.sim.checkers.loss_and_duplicate_checkers import ATTACH_US, MessageChecker
@@ -16,6 +17,11 @@ KEPT_US: Final = 10 * SECOND * 96 // 100
 """How long, at least, what a client holds is kept for it, by any broker's clock."""
 PARKED_US: Final = KEPT_US - SECOND
 """How long an edge may be out of its home's reach and still be back in time."""
+
+RESUME_US: Final = RESUME_PATIENCE_MS * 1_000 * 96 // 100
+"""How long, at least, a new home waits for a client whose broker is gone, by any clock."""
+TOLD_US: Final = SECOND
+"""How long a client must have been there for others to have been told of it."""
 
 
 class Step:
@@ -61,9 +67,8 @@ class SessionsKeepWhatTheyHold(MessageChecker):
     - if the broker through which the client had it was out of the home's reach for as long as homes
       keep things, or when the home changed: without a lease, or without a link for as long as a new
       home waits (A2). The end of a broker alone is no excuse;
-    - if that broker had ended, and a new home had begun that it wasn't attached to, before the
-      client was back: no broker was left that knew what the client held, and homes don't wait for
-      clients.
+    - if that broker had ended, and a new home had begun that it wasn't attached to, and the client
+      was back later than new homes wait for clients, or the home can't have heard of it.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -187,16 +192,33 @@ class SessionsKeepWhatTheyHold(MessageChecker):
 
     def _was_replaced(self, chain: Chain, at: int) -> bool:
         """Whether a new home began before this step and without the previous broker, which may
-        have ended while the delivery to the client was under way, or while it attached."""
+        have ended while the delivery to the client was under way, or while it attached; and did not
+        wait for the client, or not long enough."""
         if at == 0:
             return False
-        before = chain.steps[at - 1]
+        step, before = chain.steps[at], chain.steps[at - 1]
         broker = before.session.broker
         begun_us = self.timeline.begun_us(before.since_us, [broker])
         ends = [us for us in self.timeline.ends.get(broker, ()) if us >= begun_us]
         ended_us = min(ends, default=self.now_us + ATTACH_US)
         homes = self.history.homes.get(self.history.groups.get(chain.queue, -1), ())
-        return any(ended_us - ATTACH_US < us <= chain.steps[at].since_us for us, _, _ in homes)
+        for us, home, _ in homes:
+            if ended_us - ATTACH_US < us <= step.since_us:
+                places = [step.session.broker, home, pair(step.session.broker, home)]
+                came_us = self.timeline.done_us(step.since_us, places)
+                is_late = came_us - max(us, ended_us) > RESUME_US
+                if is_late or not self._was_told(before, home, ended_us):
+                    return True
+        return False
+
+    def _was_told(self, step: Step, home: str, ended_us: int) -> bool:
+        """Whether a broker that has ended must have told another one of a client."""
+        broker = step.session.broker
+        opened_us = step.session.opened_us
+        places = [broker, home, pair(broker, home)]
+        if self.timeline.disturbed_for(places, opened_us - SECOND, ended_us, 1):
+            return False
+        return ended_us - opened_us > TOLD_US
 
     def _gone_us(self, step: Step) -> int:
         """When the connection of a step was lost, for the side that noticed first."""

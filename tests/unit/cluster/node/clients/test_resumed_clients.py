@@ -17,8 +17,10 @@ from rhizome.amqp.methods import (
     SessionSyncOk,
 )
 from rhizome.broker.connection.session_resume import KEEP_MS
+from rhizome.cluster.clients.resumable_clients import CLIENTS_MAX, OTHERS
 from rhizome.cluster.edge.edge_group import ATTACHED, ATTACHING, CALL_PATIENCE_MS
 from rhizome.cluster.home.detached_sessions import PARK_MS
+from rhizome.cluster.home.settings import RESUME_PATIENCE_MS
 from rhizome.cluster.state.cluster_commands import SetDraining
 from rhizome.testing.in_memory_broker import CAPABILITIES, Content, CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, make_cluster
@@ -26,6 +28,7 @@ from tests.unit.cluster.node.small_cluster import (
     PERSISTENT,
     drain,
     group_of,
+    hand_over_in_vain,
     queue_at,
     wait_for_copy,
     wait_for_new_home,
@@ -327,6 +330,41 @@ def test_the_home_leaves_while_the_client_is_under_way(cluster: CoreCluster, aft
     assert left(cluster) == []
 
 
+def test_a_home_that_hands_over_in_vain_takes_the_acks_of_a_client_that_came_to_it(
+    cluster: CoreCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages are still kept for the broker through which the client had them, and which does
+    not know of the acks."""
+    client = consuming(cluster, "s1")
+    held = taken(client)
+    wait_for_copy(cluster, "q")
+    home = hand_over_in_vain(cluster, "q", monkeypatch)
+    cluster.cut("b1", "s1")
+    client.close_socket()
+    cluster.advance(100)
+    back(cluster, "b1", entries(held, ACKED))
+    cluster.advance_until(home.phase.is_serving)
+    assert left(cluster) == [b"4"]
+
+
+@pytest.mark.parametrize("before", ["b1", "b2"])
+def test_acks_that_wait_for_a_link_count_though_the_old_connection_is_not_known_to_be_dead(
+    cluster: CoreCluster, before: str
+) -> None:
+    """They are presented when the edge attaches, without what they belong to."""
+    old = visiting(cluster, before, 1)
+    held = taken(old)
+    cluster.cut("b1", "s1")
+    client, _ = back(cluster, "s1", entries(held, ACKED), 2)
+    cluster.heal()
+    cluster.advance(500)
+    client.consume("q", "c")
+    cluster.advance(500)
+    old.close_socket()
+    assert left(cluster) == []
+    assert client.take() == []
+
+
 @pytest.mark.parametrize("before", ["b1", "b2"])
 @pytest.mark.parametrize("after", ["b1", "b3", "s1"])
 def test_nobody_has_noticed_that_the_old_connection_is_dead(
@@ -472,3 +510,112 @@ def test_a_message_that_another_client_holds_is_not_kept_for_the_one_before(
     cluster.advance(3_000)
     other.send(BasicAck(got[-1].tag, True))
     assert left(cluster) == []
+
+
+def home_dies(cluster: CoreCluster) -> tuple[list[Held], CoreClient]:
+    """A client has three messages of a queue through its home, which is killed, and another
+    consumer waits for more. What the client had, and the other consumer; a new home has begun."""
+    client = consuming(cluster, "b1")
+    held = taken(client)
+    other = cluster["b3"].connect()
+    other.prefetch(10)
+    other.consume("q", "other")
+    cluster.advance(200)
+    assert bodies_of(other) == [b"4"]
+    queue = cluster[standby_of(cluster, "q").name].queue("q")
+    cluster["b1"].kill()
+    cluster.advance_until(lambda: queue.away is None)
+    return held, other
+
+
+def bodies_of(client: CoreClient) -> list[bytes]:
+    return [event.body for event in client.take() if isinstance(event, Content)]
+
+
+@pytest.mark.parametrize("after", ["b2", "b3", "s1"])
+def test_a_new_home_waits_for_clients_whose_broker_is_gone(
+    cluster: CoreCluster, after: str
+) -> None:
+    """Nobody but the client knows what it holds, when its broker was the home."""
+    held, other = home_dies(cluster)
+    cluster.advance(RESUME_PATIENCE_MS - 700)
+    client, first = back(cluster, after, entries(held[:1], ACKED) + entries(held[1:]))
+    cluster.advance(5_000)
+    assert bodies_of(other) == []
+    for tag in (first + 1, first + 2):
+        client.send(BasicAck(tag))
+    cluster.advance(LATER_MS)
+    assert bodies_of(other) == []
+
+
+def test_a_new_home_serves_as_soon_as_all_of_them_are_back(cluster: CoreCluster) -> None:
+    held, _ = home_dies(cluster)
+    home = cluster[group_of(cluster, "q").home]
+    phase = home.node.tenures.tenures[home.queue("q").definition.group].phase
+    begun_ms = cluster.now_ms
+    client, _ = back(cluster, "s1", entries(held))
+    client.consume("q", "c")
+    cluster.advance_until(phase.is_serving)
+    assert cluster.now_ms - begun_ms < RESUME_PATIENCE_MS // 2
+
+
+def test_clients_that_do_not_come_back_are_not_waited_for_any_longer(
+    cluster: CoreCluster,
+) -> None:
+    _, other = home_dies(cluster)
+    cluster.advance(RESUME_PATIENCE_MS // 2)
+    assert bodies_of(other) == []
+    cluster.advance(RESUME_PATIENCE_MS)
+    assert bodies_of(other) == [b"1", b"2", b"3"]
+
+
+def test_a_home_that_does_not_wait_gives_others_what_a_client_holds(cluster: CoreCluster) -> None:
+    for name in ("b1", "b2", "b3"):
+        cluster[name].node.edge.rules.clients_awaited = False
+    held, other = home_dies(cluster)
+    cluster.advance(RESUME_PATIENCE_MS - 700)
+    back(cluster, "s1", entries(held))
+    assert bodies_of(other) == [b"1", b"2", b"3"]
+
+
+def test_nobody_waits_where_no_client_can_resume(cluster: CoreCluster) -> None:
+    consuming(cluster, "b2")
+    others = cluster["b1"].connect()
+    others.consume("q", "other")
+    cluster.advance(200)
+    member = cluster[standby_of(cluster, "q").name]
+    cluster["b1"].kill()
+    cluster.advance_until(lambda: member.queue("q").away is None)
+    tenure = member.node.tenures.tenures[member.queue("q").definition.group]
+    assert tenure.absent == {}, "the client that can is at a broker that lives"
+
+
+def test_a_broker_names_so_many_clients_and_says_that_there_are_more(
+    cluster: CoreCluster,
+) -> None:
+    queue_at(cluster["b3"].connect(), "q", "b1", durable=True)
+    for number in range(CLIENTS_MAX + 1):
+        client = cluster["b1"].connect(properties={**RESUMES, "session": f"{number}"})
+        client.consume("q", "c")
+    cluster.advance(500)
+    heard = cluster["b2"].node.resumable_clients.heard["b1"]
+    assert len(heard) == CLIENTS_MAX + 1
+    assert OTHERS in heard
+    cluster["b1"].kill()
+    cluster.advance(100)
+    group = cluster["b2"].queue("q").definition.group
+    assert OTHERS in cluster["b2"].node.resumable_clients.absent(group)
+    cluster.advance(KEEP_MS)
+    assert cluster["b2"].node.resumable_clients.absent(group) == {}
+
+
+def test_a_broker_that_is_only_out_of_reach_keeps_its_clients(cluster: CoreCluster) -> None:
+    consuming(cluster, "b1")
+    clients = cluster["b2"].node.resumable_clients
+    group = cluster["b2"].queue("q").definition.group
+    cluster.cut("b1", "b2")
+    cluster.advance(200)
+    assert list(clients.absent(group)) == ["guest/mine"]
+    cluster.heal()
+    cluster.advance_until(lambda: "b1" in clients.heard)
+    assert clients.absent(group) == {}
