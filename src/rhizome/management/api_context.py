@@ -181,6 +181,31 @@ class LogStatus(Protocol):
     def stuck_ms(self) -> int: ...
 
 
+class IssuerStatus(Protocol):
+    """What is known of an issuer whose keys are fetched."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def keys_count(self) -> int: ...
+    @property
+    def left_out(self) -> Sequence[str]: ...
+    @property
+    def age_ms(self) -> int | None: ...
+    @property
+    def trouble(self) -> str: ...
+    @property
+    def fetches(self) -> int: ...
+    @property
+    def failures(self) -> int: ...
+
+
+def no_issuers() -> Sequence[IssuerStatus]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """One address that this broker listens on."""
@@ -284,6 +309,7 @@ class Context:
     slow_turns: SlowTurns = field(default_factory=SlowTurns)
     queue_order: QueueOrder = field(default_factory=QueueOrder)
     logs: Sequence[LogStatus] = ()
+    issuers: Callable[[], Sequence[IssuerStatus]] = no_issuers
     pipelines: dict[tuple[str, str], PipelineReport] = field(default_factory=dict)
     """The reports of pipeline services to this broker, by vhost and name."""
     journal_readers: JournalReaders = field(init=False)

@@ -20,7 +20,6 @@ The client learns only that the login was refused. The reason goes to the log.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -54,7 +53,7 @@ from rhizome.security.sasl_mechanisms import (
     MechanismError,
     parse_response,
 )
-from rhizome.security.token_login import TokenAuthenticator
+from rhizome.security.token_login import TokenAuthenticator, monotonic_ms
 
 JOINED_MAX: Final = 16_384
 """Logins that wait for the verification of another one, which they equal."""
@@ -64,10 +63,6 @@ BROKERS_ONLY: Final = "this user may only connect on a broker's own machine, whe
 
 Upgrade = Callable[[str, str, str], None]
 """Replaces the hash of a user: its name, the hash that was verified, the new one."""
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

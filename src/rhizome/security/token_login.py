@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from rhizome.broker.access.auth_interface import KIND_APPLICATION, AccessEpoch, Identity
 from rhizome.broker.connection.connection import Connection
-from rhizome.security.jwt_verifier import (
-    TokenError,
-    TokenRules,
-    TokenVerifier,
-    expires_s,
-    read_keys,
+from rhizome.security.jwks_cache import IssuerKeys
+from rhizome.security.jwt_verifier import TokenError, parse_token
+from rhizome.security.oauth_scopes import Scope, Scopes
+from rhizome.security.token_provider import (
+    Grant,
+    ProviderSettings,
+    TokenProvider,
+    make_providers,
+    provider_of,
 )
-from rhizome.security.oauth_scopes import Scope, Scopes, parse_scopes
-from rhizome.security.sasl_mechanisms import USER_BYTES_MAX
 
 EXPIRED: Final = "the access token has expired: log in with a new one"
 
@@ -31,80 +31,53 @@ def wall_clock_s() -> float:
     return time.time()
 
 
-@dataclass(frozen=True, slots=True)
-class BearerSettings:
-    """Off without a resource server."""
-
-    resource_server: str = ""
-    keys: tuple[str, ...] = ()
-    issuer: str = ""
-    scope_prefix: str = ""
-    user_claims: tuple[str, ...] = ("sub", "client_id")
-    scope_claims: tuple[str, ...] = ("scope",)
-    skew_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """What a good token says."""
-
-    user: str
-    scopes: Scopes
-    expires_s: float
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 class TokenAuthenticator:
-    """Reads tokens. Raises TokenKeyError when it is made of keys that can't be used."""
+    """Reads tokens, by the rules of the newest configuration. Without providers it refuses all.
+
+    There is one for the life of a broker: connections that renew their token ask it, whenever they
+    were opened.
+    """
 
     def __init__(
-        self, settings: BearerSettings, clock_s: Callable[[], float] = wall_clock_s
+        self,
+        settings: Sequence[ProviderSettings] = (),
+        clock_s: Callable[[], float] = wall_clock_s,
+        clock_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
-        self.settings = settings
         self._clock_s = clock_s
-        rules = TokenRules(settings.resource_server, settings.issuer, settings.skew_s)
-        self._verifier = TokenVerifier(read_keys(settings.keys), rules)
+        self._clock_ms = clock_ms
+        self.providers: tuple[TokenProvider, ...] = ()
+        self.adopt(self.prepare(settings))
+
+    def prepare(self, settings: Sequence[ProviderSettings]) -> tuple[TokenProvider, ...]:
+        """The providers of a new configuration, to be adopted. Raises TokenKeyError if their keys
+        can't be used, and changes nothing."""
+        return make_providers(settings, self.providers, self._clock_ms)
+
+    def adopt(self, providers: tuple[TokenProvider, ...]) -> None:
+        """Go on with these. Keys that are fetched are fetched anew, and count until then."""
+        self.providers = providers
+        for each in providers:
+            if each.fetched is not None:
+                each.fetched.name = each.settings.name
+                each.fetched.times = each.settings.times
+                each.fetched.fetch_soon()
+
+    def issuers(self) -> list[IssuerKeys]:
+        """The keys that come over the network."""
+        return [each.fetched for each in self.providers if each.fetched is not None]
 
     def grant(self, token: bytes) -> Grant:
-        """What a token grants, and to whom. Raises TokenError.
-
-        The token alone says who its user is. Whoever had a token without a name could otherwise
-        choose one, be taken for that user, and see and close that user's connections.
-        """
-        claims = self._verifier.verify(token, self._clock_s())
-        named = [claims.get(claim) for claim in self.settings.user_claims]
-        found: str = next((name for name in named if isinstance(name, str) and name), "")
-        if found == "":
-            wanted = " or ".join(repr(claim) for claim in self.settings.user_claims)
-            raise TokenError(
-                f"the token names no user: it lacks the claim {wanted}; have the issuer add it, or"
-                " set oauth.user_claims to a claim that it has"
-            )
-        _check_name(found)
-        words = [word for claim in self.settings.scope_claims for word in _words(claims, claim)]
-        prefix = self.settings.scope_prefix or f"{self.settings.resource_server}."
-        return Grant(found, parse_scopes(words, prefix), expires_s(claims) + self.settings.skew_s)
+        """What a token grants, and to whom. Raises TokenError."""
+        parsed = parse_token(token)
+        return provider_of(parsed, self.providers).grant(parsed, self._clock_s())
 
     def identity(self, grant: Grant, epoch: AccessEpoch) -> TokenIdentity:
         return TokenIdentity(grant, epoch, self._clock_s, self)
-
-
-def _check_name(user: str) -> None:
-    """JSON can write halves of characters, which are no name of anybody."""
-    try:
-        size = len(user.encode("utf-8", "surrogateescape"))
-    except UnicodeEncodeError:
-        raise TokenError("the token names a user with what is no character") from None
-    if size > USER_BYTES_MAX:
-        raise TokenError(f"the token names a user with more than {USER_BYTES_MAX} bytes")
-
-
-def _words(claims: Mapping[str, Any], claim: str) -> list[str]:
-    value = claims.get(claim)
-    if isinstance(value, str):
-        return value.split()
-    if isinstance(value, list):
-        return [word for word in value if isinstance(word, str)]
-    return []
 
 
 class TokenIdentity(Identity):
@@ -153,6 +126,8 @@ class TokenIdentity(Identity):
             return str(error)
         if grant.user != self.user:
             return f"the new token is of another user, {grant.user[:64]!r}"
+        if grant.issuer != self.grant.issuer:
+            return "the new token is of another issuer"
         self.renews_rights = grant.scopes != self.grant.scopes
         self.grant = grant
         self.check_work = 1 + len(grant.scopes.scopes)

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from rhizome.server.clustered_broker.broker_composition import Clustered
     from rhizome.server.clustered_broker.node_driver import ClusterHost, NodeDriver
     from rhizome.server.clustered_broker.peer_rpc import PeerRpc
+    from rhizome.server.token_issuers.jwks_fetch import IssuerKeyFetcher
 
 logger = logging.getLogger("rhizome.server")
 
@@ -168,6 +169,8 @@ class BrokerServer:
         self.slow_turns = SlowTurns()
         self.watchdog: Watchdog | None = None
         self.hooks = Hooks(config.hooks, config.broker.name)
+        self.bearers: TokenAuthenticator
+        self.key_fetcher: IssuerKeyFetcher | None = None
 
     async def serve(self) -> int:
         loop = asyncio.get_running_loop()
@@ -177,6 +180,7 @@ class BrokerServer:
             from rhizome.server.clustered_broker.death_messenger import report_predecessor
 
             report_predecessor(self.config)
+        self._take_tokens(loop)
         self.store = self._open_store(loop)
         try:
             self._open(loop)
@@ -200,6 +204,23 @@ class BrokerServer:
         finally:
             await self._close(loop)
         return 1 if self.failure is not None else 0
+
+    def _take_tokens(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Read the keys of access tokens, and begin to fetch those that come over the network: they
+        are likely to be here when the store is open."""
+        self.bearers = TokenAuthenticator(self.config.oauth.provider_settings())
+        self._fetch_keys(loop)
+
+    def _fetch_keys(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start to fetch the keys of issuers that are due."""
+        issuers = self.bearers.issuers()
+        if not issuers:
+            return
+        if self.key_fetcher is None:
+            from rhizome.server.token_issuers.jwks_fetch import IssuerKeyFetcher
+
+            self.key_fetcher = IssuerKeyFetcher(loop.call_soon_threadsafe, wall_clock_ms)
+        self.key_fetcher.start_due(issuers)
 
     def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -245,7 +266,7 @@ class BrokerServer:
         authenticator = self.login = LoginService(
             records, epoch, config.login_settings(), verify_async=self._verify_aside(loop)
         )
-        authenticator.bearers = bearers_of(config)
+        authenticator.bearers = self.bearers if self.bearers.providers else None
         observer = self.observer = LogObserver(self.gone.set, self.audit)
         clustered: Clustered | None = None
         if config.cluster.is_clustered:
@@ -431,6 +452,7 @@ class BrokerServer:
         self.http.context.audit = self.audit
         self.http.context.slow_turns = self.slow_turns
         self.http.context.logs = log_handlers()
+        self.http.context.issuers = self.bearers.issuers
         if self.driver is not None:
             self._show_cluster(self.http.context, self.driver.node)
         addresses = await self.http.start()
@@ -490,6 +512,7 @@ class BrokerServer:
             if loop.time() >= next_expiry:
                 next_expiry = loop.time() + EXPIRY_S
                 self._run_task("expired tokens", self._close_expired)
+                self._run_task("keys of access tokens", lambda: self._fetch_keys(loop))
             if loop.time() >= next_maintenance:
                 next_maintenance = loop.time() + MAINTENANCE_S
                 self.shell.step_began("maintenance")
@@ -550,7 +573,7 @@ class BrokerServer:
         broker dials, and the keys of the cluster and of access tokens."""
         section = config.cluster
         keys = read_keys(section) if section.is_clustered or section.demand_key else ()
-        bearers = bearers_of(config)
+        providers = self.bearers.prepare(config.oauth.provider_settings())
         links = link_context(config.tls) if config.cluster.tls else None
         for listener in self.tls:
             listener.load(config.tls)
@@ -558,7 +581,8 @@ class BrokerServer:
             self.driver.tls = links
             self.driver.take_keys(keys)
         self.broker.cluster.demand(ApplicationTokens(section.demand_key, keys))
-        self.login.bearers = bearers
+        self.bearers.adopt(providers)
+        self.login.bearers = self.bearers if providers else None
 
     def _signalled(self, number: int) -> None:
         if self.stopping.is_set():
@@ -684,12 +708,6 @@ def upgrade_password(broker: Broker, user: str, before: str, after: str) -> None
     record = broker.state.users.get(user)
     if record is not None and record.password_hash == before:
         broker.cluster.propose(PutUser(user, after, record.kind, record.tags), None)
-
-
-def bearers_of(config: Config) -> TokenAuthenticator | None:
-    """The reader of access tokens; raises TokenKeyError."""
-    settings = config.bearer_settings()
-    return TokenAuthenticator(settings) if settings.resource_server else None
 
 
 def busy_poll_of(config: Config, loop: asyncio.AbstractEventLoop) -> BusyPoll:

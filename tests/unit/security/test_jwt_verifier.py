@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,22 +14,22 @@ import pytest
 from rhizome.broker.access.auth_interface import AccessEpoch, AuthDone, Identity, Peer
 from rhizome.security.jwt_verifier import (
     TokenError,
-    TokenKeyError,
     TokenRules,
-    TokenVerifier,
     looks_like_token,
-    read_keys,
+    parse_token,
+    verify_token,
 )
 from rhizome.security.login_service import LoginService
 from rhizome.security.oauth_scopes import matches, parse_scopes
 from rhizome.security.sasl_mechanisms import Credentials
+from rhizome.security.token_keys import TokenKey, TokenKeyError, read_keys
 from rhizome.security.token_login import (
-    BearerSettings,
     TokenAuthenticator,
     TokenExpiries,
     TokenIdentity,
     identity_of_passport,
 )
+from rhizome.security.token_provider import ProviderSettings
 from tests.unit.security.token_issuer import Issuer, encoded
 
 NOW = 1_800_000_000.0
@@ -42,6 +43,17 @@ GOOD: dict[str, Any] = {
 RULES = TokenRules("rhizome", "https://issuer.example", 30.0)
 
 
+class Verifier:
+    """Verifies tokens with some keys, by some rules."""
+
+    def __init__(self, keys: Sequence[TokenKey], rules: TokenRules) -> None:
+        self._keys = keys
+        self._rules = rules
+
+    def verify(self, token: bytes, now_s: float) -> Mapping[str, Any]:
+        return verify_token(parse_token(token), self._keys, self._rules, now_s)
+
+
 @pytest.fixture(scope="module")
 def issuer() -> Issuer:
     return Issuer()
@@ -53,8 +65,8 @@ def keys(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def verifier(keys: str) -> TokenVerifier:
-    return TokenVerifier(read_keys([keys]), RULES)
+def verifier(keys: str) -> Verifier:
+    return Verifier(read_keys([keys]), RULES)
 
 
 def claims(**changes: Any) -> dict[str, Any]:
@@ -67,7 +79,7 @@ def claims(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kid", ["rsa", "ec", "oct"])
 def test_a_good_token_of_each_algorithm_is_taken(
-    issuer: Issuer, verifier: TokenVerifier, kid: str
+    issuer: Issuer, verifier: Verifier, kid: str
 ) -> None:
     assert verifier.verify(issuer.token(kid, **GOOD), NOW)["sub"] == "alice"
     unnamed = issuer.token(kid, {"kid": None}, **GOOD)
@@ -75,7 +87,7 @@ def test_a_good_token_of_each_algorithm_is_taken(
 
 
 @pytest.mark.parametrize("kid", ["rsa", "ec", "oct"])
-def test_a_bit_anywhere_breaks_it(issuer: Issuer, verifier: TokenVerifier, kid: str) -> None:
+def test_a_bit_anywhere_breaks_it(issuer: Issuer, verifier: Verifier, kid: str) -> None:
     token = issuer.token(kid, **GOOD)
     for at in range(0, len(token), 7):
         other = b"A" if token[at : at + 1] != b"A" else b"B"
@@ -85,7 +97,7 @@ def test_a_bit_anywhere_breaks_it(issuer: Issuer, verifier: TokenVerifier, kid: 
 
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "", None, 5, ["RS256"]])
 def test_a_token_without_a_signature_is_refused(
-    issuer: Issuer, verifier: TokenVerifier, algorithm: Any
+    issuer: Issuer, verifier: Verifier, algorithm: Any
 ) -> None:
     head = {"typ": "JWT", "alg": algorithm}
     parts = b".".join(encoded(json.dumps(part).encode()) for part in (head, GOOD))
@@ -97,7 +109,7 @@ def test_a_token_without_a_signature_is_refused(
 @pytest.mark.parametrize("kid", ["rsa", None])
 def test_a_public_key_is_no_shared_secret(issuer: Issuer, tmp_path: Path, kid: str | None) -> None:
     """The classic: HMAC with the text of the public key, which everybody has."""
-    verifier = TokenVerifier(read_keys([issuer.write_pem(tmp_path)]), RULES)
+    verifier = Verifier(read_keys([issuer.write_pem(tmp_path)]), RULES)
     head = {"alg": "HS256", **({"kid": kid} if kid else {})}
     signed = b".".join(encoded(json.dumps(part).encode()) for part in (head, GOOD))
     forged = hmac.new(issuer.rsa_pem(), signed, hashlib.sha256).digest()
@@ -105,7 +117,7 @@ def test_a_public_key_is_no_shared_secret(issuer: Issuer, tmp_path: Path, kid: s
         verifier.verify(signed + b"." + encoded(forged), NOW)
 
 
-def test_a_key_is_used_for_its_own_algorithm_only(issuer: Issuer, verifier: TokenVerifier) -> None:
+def test_a_key_is_used_for_its_own_algorithm_only(issuer: Issuer, verifier: Verifier) -> None:
     for kid, other in (("rsa", "ES256"), ("ec", "HS256"), ("oct", "RS256"), ("rsa", "RS512")):
         with pytest.raises(TokenError, match="no key fits"):
             verifier.verify(issuer.token(kid, {"alg": other}, **GOOD), NOW)
@@ -113,16 +125,14 @@ def test_a_key_is_used_for_its_own_algorithm_only(issuer: Issuer, verifier: Toke
         verifier.verify(issuer.token("rsa", {"kid": "somebody"}, **GOOD), NOW)
 
 
-def test_keys_in_the_token_itself_count_nothing(issuer: Issuer, verifier: TokenVerifier) -> None:
+def test_keys_in_the_token_itself_count_nothing(issuer: Issuer, verifier: Verifier) -> None:
     stranger = Issuer()
     for header in ({"jwk": {"kty": "oct", "k": "AAAA"}}, {"jku": "https://evil.example/keys"}):
         with pytest.raises(TokenError, match="signature"):
             verifier.verify(stranger.token("rsa", header, **GOOD), NOW)
 
 
-def test_a_header_that_demands_extensions_is_refused(
-    issuer: Issuer, verifier: TokenVerifier
-) -> None:
+def test_a_header_that_demands_extensions_is_refused(issuer: Issuer, verifier: Verifier) -> None:
     with pytest.raises(TokenError, match="extensions"):
         verifier.verify(issuer.token("rsa", {"crit": ["b64"], "b64": False}, **GOOD), NOW)
 
@@ -142,7 +152,7 @@ def test_a_header_that_demands_extensions_is_refused(
         b"x" * 20_000,
     ],
 )
-def test_what_is_no_token_is_refused(verifier: TokenVerifier, token: bytes) -> None:
+def test_what_is_no_token_is_refused(verifier: Verifier, token: bytes) -> None:
     with pytest.raises(TokenError):
         verifier.verify(token, NOW)
 
@@ -171,13 +181,13 @@ def test_what_is_no_token_is_refused(verifier: TokenVerifier, token: bytes) -> N
     ],
 )
 def test_claims_that_are_wrong_are_refused(
-    issuer: Issuer, verifier: TokenVerifier, changes: dict[str, Any], reason: str
+    issuer: Issuer, verifier: Verifier, changes: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(TokenError, match=reason):
         verifier.verify(issuer.token(**claims(**changes)), NOW)
 
 
-def test_clocks_may_differ_a_little(issuer: Issuer, verifier: TokenVerifier) -> None:
+def test_clocks_may_differ_a_little(issuer: Issuer, verifier: Verifier) -> None:
     for changes in ({"exp": NOW - 29}, {"nbf": NOW + 29}, {"aud": "rhizome"}):
         assert verifier.verify(issuer.token(**claims(**changes)), NOW)
 
@@ -312,8 +322,8 @@ class Records:
 class World:
     def __init__(self, keys: str, **settings: Any) -> None:
         self.now = NOW
-        made = BearerSettings("rhizome", (keys,), **settings)
-        self.bearers = TokenAuthenticator(made, lambda: self.now)
+        made = ProviderSettings("rhizome", (keys,), **settings)
+        self.bearers = TokenAuthenticator([made], lambda: self.now)
         self.login = LoginService(Records(), AccessEpoch(), clock_ms=lambda: 0)
         self.login.bearers = self.bearers
 

@@ -22,7 +22,8 @@ from rhizome.security.password_hashes import (
     verify_password,
 )
 from rhizome.security.sasl_mechanisms import Credentials
-from rhizome.security.token_login import BearerSettings, TokenAuthenticator
+from rhizome.security.token_login import TokenAuthenticator
+from rhizome.security.token_provider import ProviderSettings
 from tests.unit.security.token_issuer import Issuer
 
 COST = ScryptCost(cost_log2=5, block_size=2, parallel=3)
@@ -191,8 +192,8 @@ def issuer() -> Issuer:
 
 
 def with_tokens(world: World, issuer: Issuer, directory: Path) -> Callable[..., bytes]:
-    settings = BearerSettings("mq", (issuer.write_keys(directory),))
-    world.service.bearers = TokenAuthenticator(settings, lambda: NOW_S)
+    settings = ProviderSettings("mq", (issuer.write_keys(directory),))
+    world.service.bearers = TokenAuthenticator([settings], lambda: NOW_S)
 
     def token(**claims: Any) -> bytes:
         made = {"sub": "eve", "aud": "mq", "exp": NOW_S + 600, "scope": ""}

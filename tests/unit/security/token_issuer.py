@@ -37,28 +37,28 @@ class Issuer:
         path.write_bytes(self.rsa_pem())
         return str(path)
 
+    def public_key(self, kid: str, name: str = "") -> dict[str, Any]:
+        """The key `rsa` or `ec` as issuers publish it, under another name if need be."""
+        if kid == "ec":
+            point = self.ec.public_key().public_numbers()
+            x, y = (encoded(each.to_bytes(32, "big")).decode() for each in (point.x, point.y))
+            return {"kty": "EC", "kid": name or kid, "crv": "P-256", "x": x, "y": y}
+        numbers = self.rsa.public_key().public_numbers()
+        return {
+            "kty": "RSA",
+            "kid": name or kid,
+            "alg": "RS256",
+            "use": "sig",
+            "n": encoded(numbers.n.to_bytes(numbers.n.bit_length() // 8, "big")).decode(),
+            "e": encoded(numbers.e.to_bytes(3, "big")).decode(),
+        }
+
+    def shared_key(self) -> dict[str, Any]:
+        return {"kty": "oct", "kid": "oct", "alg": "HS256", "k": encoded(SHARED).decode()}
+
     def write_keys(self, directory: Path) -> str:
         """All three, as a JSON Web Key Set."""
-        of_rsa = self.rsa.public_key().public_numbers()
-        of_ec = self.ec.public_key().public_numbers()
-        keys = [
-            {
-                "kty": "RSA",
-                "kid": "rsa",
-                "alg": "RS256",
-                "use": "sig",
-                "n": encoded(of_rsa.n.to_bytes(256, "big")).decode(),
-                "e": encoded(of_rsa.e.to_bytes(3, "big")).decode(),
-            },
-            {
-                "kty": "EC",
-                "kid": "ec",
-                "crv": "P-256",
-                "x": encoded(of_ec.x.to_bytes(32, "big")).decode(),
-                "y": encoded(of_ec.y.to_bytes(32, "big")).decode(),
-            },
-            {"kty": "oct", "kid": "oct", "alg": "HS256", "k": encoded(SHARED).decode()},
-        ]
+        keys = [self.public_key("rsa"), self.public_key("ec"), self.shared_key()]
         path = directory / "keys.json"
         path.write_text(json.dumps({"keys": keys}))
         return str(path)

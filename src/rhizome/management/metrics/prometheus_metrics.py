@@ -353,6 +353,35 @@ def _read_logins(context: Context, reading: Reading) -> None:
         counts=True,
     )
     reading.gauge("rhizome_console_logins", "Logins of the console.", len(context.logins))
+    _read_issuers(context, reading)
+
+
+def _read_issuers(context: Context, reading: Reading) -> None:
+    """Issuers of access tokens whose keys are fetched."""
+    issuers = [(readable(each.name), each) for each in context.issuers()]
+    reading.labelled(
+        "rhizome_issuer_keys",
+        "Keys of an issuer of access tokens that count now.",
+        ("issuer",),
+        (((name,), each.keys_count) for name, each in issuers),
+    )
+    reading.labelled(
+        "rhizome_issuer_keys_age_seconds",
+        "Time since the keys of an issuer were fetched last.",
+        ("issuer",),
+        (((name,), each.age_ms / 1000) for name, each in issuers if each.age_ms is not None),
+    )
+    reading.labelled(
+        "rhizome_issuer_key_fetches",
+        "Fetches of the keys of an issuer.",
+        ("issuer", "result"),
+        (
+            ((name, result), count)
+            for name, each in issuers
+            for result, count in (("ok", each.fetches), ("failed", each.failures))
+        ),
+        counts=True,
+    )
 
 
 # ---- the cluster --------------------------------------------------------------------------------

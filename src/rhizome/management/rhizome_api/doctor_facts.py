@@ -71,6 +71,15 @@ READER_AT_RISK: Final = record(
     "ReaderAtRisk", {"vhost": TEXT, "stream": TEXT, "reader": TEXT, "unread": NUMBER}
 )
 LOG: Final = record("Log", {"log": TEXT, **fields(NUMBER, "lost_lines waiting_lines stuck_ms")})
+ISSUER: Final = record(
+    "Issuer",
+    {
+        **fields(TEXT, "name url trouble"),
+        **fields(NUMBER, "keys_count fetches failures"),
+        "age_ms": maybe(NUMBER),
+        "left_out": many(TEXT),
+    },
+)
 FACTS: Final = record(
     "CheckupFacts",
     {
@@ -95,6 +104,7 @@ FACTS: Final = record(
         "faults": many(FAULT),
         "readers_at_risk": many(READER_AT_RISK),
         "logs": many(LOG),
+        "issuers": many(ISSUER),
     },
 )
 CHECKUP: Final = with_fields(
@@ -146,6 +156,7 @@ def facts(context: Context) -> Row:
         "disabled": broker.disabled,
         "readers_at_risk": at_risk(context),
         "logs": list(map(attributes(LOG), context.logs)),
+        "issuers": list(map(attributes(ISSUER), context.issuers())),
     }
 
 

@@ -25,7 +25,8 @@ from rhizome.security import tls
 from rhizome.security.login_service import LoginSettings
 from rhizome.security.login_throttle import ThrottleSettings
 from rhizome.security.password_hashes import ScryptCost
-from rhizome.security.token_login import BearerSettings
+from rhizome.security.token_keys import TokenKeyError
+from rhizome.security.token_provider import check_provider_files
 from rhizome.server.config import config_sections
 from rhizome.server.config.cluster_section import ClusterSection, cluster_contradictions
 from rhizome.server.config.config_fields import (
@@ -41,6 +42,7 @@ from rhizome.server.config.config_fields import (
 )
 from rhizome.server.config.config_text import render_toml
 from rhizome.server.config.multi_core_checks import cores_contradictions
+from rhizome.server.config.oauth_section import OauthSection, oauth_contradictions
 
 ENVIRONMENT_PREFIX: Final = "RHIZOME_"
 COMMAND_LINE: Final = "command line"
@@ -63,7 +65,7 @@ class Config:
     security: config_sections.SecuritySection = field(
         default_factory=config_sections.SecuritySection
     )
-    oauth: config_sections.OauthSection = field(default_factory=config_sections.OauthSection)
+    oauth: OauthSection = field(default_factory=OauthSection)
     consumers: config_sections.ConsumersSection = field(
         default_factory=config_sections.ConsumersSection
     )
@@ -97,18 +99,6 @@ class Config:
     def describe(self) -> str:
         """This configuration as a commented TOML file, secrets hidden."""
         return render_toml(self)
-
-    def bearer_settings(self) -> BearerSettings:
-        section = self.oauth
-        return BearerSettings(
-            section.resource_server,
-            section.keys,
-            section.issuer,
-            section.scope_prefix,
-            section.user_claims,
-            section.scope_claims,
-            section.clock_skew_ms / 1000,
-        )
 
     def password_cost(self) -> ScryptCost:
         return ScryptCost(self.security.password_cost)
@@ -160,7 +150,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "disk": config_sections.DiskSection,
     "journal": config_sections.JournalSection,
     "security": config_sections.SecuritySection,
-    "oauth": config_sections.OauthSection,
+    "oauth": OauthSection,
     "consumers": config_sections.ConsumersSection,
     "queues": config_sections.QueuesSection,
     "cluster": ClusterSection,
@@ -275,8 +265,8 @@ def _contradictions(config: Config, source: str) -> list[Problem]:
     for key in ("verify_client", "verify_browser"):
         if getattr(config.tls, key) != tls.VERIFY_NONE and not config.tls.ca:
             found.append(Problem(source, "tls.ca", f"is missing; tls.{key} needs it"))
-    if config.oauth.resource_server and not config.oauth.keys:
-        found.append(Problem(source, "oauth.keys", "is missing; oauth.resource_server needs it"))
+    for key, fault in oauth_contradictions(config.oauth):
+        found.append(Problem(source, f"oauth.{key}", fault))
     if config.security.login_delay_ms > config.security.login_delay_max_ms:
         found.append(
             Problem(source, "security.login_delay", "is longer than security.login_delay_max")
@@ -313,10 +303,15 @@ def _policy_problems(
 
 
 def check_files(config: Config, source: str) -> None:
-    """Open the files that TLS needs; raises ConfigError. Nothing of a broker is there yet.
+    """Open the files that TLS and access tokens need; raises ConfigError. Nothing of a broker is
+    there yet.
 
     Not part of `load_config`, which also reads the configuration of another machine.
     """
+    try:
+        check_provider_files(config.oauth.provider_settings())
+    except TokenKeyError as error:
+        raise ConfigError([Problem(source, "oauth", str(error))]) from error
     if not config.tls.certificate:
         return
     try:

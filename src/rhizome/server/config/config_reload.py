@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from rhizome.security.jwt_verifier import TokenKeyError
 from rhizome.security.tls import TlsError
+from rhizome.security.token_keys import TokenKeyError
 from rhizome.server.config.broker_config import DEFINITIONS, SECTIONS, Config
 from rhizome.server.config.config_fields import ConfigError, SettingError, key_of
 
@@ -172,9 +172,8 @@ class Reloader:
 
     def _watch(self) -> WatchedFiles:
         section = self.config.tls
-        keys = self.config.oauth.keys
         files = (section.certificate, section.key, section.ca, self.config.cluster.key_file)
-        return WatchedFiles((*files, *keys))
+        return WatchedFiles((*files, *self.config.oauth.key_files))
 
 
 def _report(changes: Changes) -> None:

@@ -354,30 +354,6 @@ class SecuritySection:
 
 
 @dataclass(frozen=True, slots=True)
-class OauthSection:
-    """Access tokens (OAuth 2, JWT) as passwords; see the guide to security.
-
-    Needs the extra `oauth`: pip install "rhizomemq[oauth]".
-    """
-
-    resource_server: str = text(
-        "", "Name of this service: the audience of tokens. Empty: tokens are not accepted."
-    )
-    keys: tuple[str, ...] = texts(
-        (), "Files with the issuer's keys: PEM, or a JSON Web Key Set. Read again when they change."
-    )
-    issuer: str = text("", "The only issuer (iss) that is accepted; empty: any with a right key.")
-    scope_prefix: str = text("", "What scopes begin with; empty: resource_server and a dot.")
-    user_claims: tuple[str, ...] = texts(
-        ("sub", "client_id"), "Claims that name the user; the first that is there counts."
-    )
-    scope_claims: tuple[str, ...] = texts(("scope",), "Claims that hold scopes.")
-    clock_skew_ms: int = duration(
-        "30s", "By how much the issuer's clock may differ.", maximum="10m"
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class ConsumersSection:
     """What is expected of consumers."""
 

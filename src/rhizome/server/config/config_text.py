@@ -56,6 +56,7 @@ def _block(described: Field[Any], value: Any, hide_secrets: bool) -> Iterator[st
         yield from _comment(_first_paragraph(type(value)))
         yield f"[{name}]"
         yield from _section(value, hide_secrets, with_comments=True)
+        yield from _inner_items(name, value, hide_secrets)
         return
     yield from _comment(setting_of(described).doc)
     for item_name, item in value.items():
@@ -79,7 +80,11 @@ def _section(section: Any, hide_secrets: bool, with_comments: bool) -> Iterator[
 def _item(heading: str, item: Any, hide_secrets: bool) -> Iterator[str]:
     yield heading
     yield from _section(item, hide_secrets, with_comments=False)
-    path = heading.strip("[]")
+    yield from _inner_items(heading.strip("[]"), item, hide_secrets)
+
+
+def _inner_items(path: str, item: Any, hide_secrets: bool) -> Iterator[str]:
+    """The tables under a table."""
     for described in fields(item):
         setting = setting_of(described)
         value = getattr(item, described.name)
@@ -118,6 +123,10 @@ def render_markdown(sections: Mapping[str, type], definitions: Mapping[str, type
     for name, section in sections.items():
         parts.append(f"## [{name}]\n\n" + "\n\n".join(_paragraphs(section)) + "\n")
         parts.append(_key_table(name, section))
+        for key, described in settings_of(section).items():
+            item = setting_of(described).item
+            if item is not None:
+                parts.extend(_definition(f"{name}.{key}.NAME", item))
     parts.append(_DEFINITIONS)
     for name, item in definitions.items():
         parts.extend(_definition(f"{name}.NAME", item))

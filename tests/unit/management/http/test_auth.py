@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rhizome.security.token_login import BearerSettings, TokenAuthenticator
+from rhizome.security.token_login import TokenAuthenticator
+from rhizome.security.token_provider import ProviderSettings
 from tests.unit.management.conftest import Api, Core
 from tests.unit.security.token_issuer import Issuer
 
@@ -47,7 +48,7 @@ def test_guessing_is_throttled(core: Core) -> None:
 def test_bad_bearers_hold_up_no_good_one_from_elsewhere(core: Core, tmp_path: Path) -> None:
     issuer = Issuer()
     core.context.login.bearers = TokenAuthenticator(
-        BearerSettings("mq", (issuer.write_keys(tmp_path),))
+        [ProviderSettings("mq", (issuer.write_keys(tmp_path),))]
     )
     claims = {"sub": "alice", "aud": "mq", "exp": time.time() + 600, "scope": "mq.tag:management"}
     good = issuer.token(**claims).decode()

@@ -12,6 +12,8 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from rhizome.broker.cluster_port import Away
+from rhizome.security.jwks_cache import FetchTimes, IssuerKeys, KeyLocation
+from rhizome.security.token_keys import PublishedKeys, TokenKey
 from tests.unit.management.conftest import Api, Core
 
 LABELS = ("vhost", "queue")
@@ -85,6 +87,30 @@ def test_scrapes_from_elsewhere_take_a_user_who_may_monitor(
     core: Core, user: str, status: int
 ) -> None:
     assert Api(core, user, host="192.0.2.1").ask("GET", "/metrics").status == status
+
+
+def test_issuers_of_tokens_are_told(api: Api, core: Core) -> None:
+    now_ms = [1_000_000]
+    away, there = (
+        IssuerKeys(name, KeyLocation(f"https://{name}"), FetchTimes(), lambda: now_ms[0])
+        for name in ("away", "there")
+    )
+    for keys in (away, there):
+        keys.begun()
+    away.failed("it is away")
+    there.fetched(PublishedKeys((TokenKey("k", "RS256", lambda signed, signature: False),)))
+    now_ms[0] += 5_000
+    core.context.issuers = lambda: (away, there)
+    assert labelled(api, "rhizome_issuer_keys") == {"away": 0, "there": 1}
+    assert labelled(api, "rhizome_issuer_keys_age_seconds") == {"there": 5}
+    text = api.ask("GET", "/metrics").body.decode()
+    assert 'rhizome_issuer_key_fetches_total{issuer="away",result="failed"} 1.0' in text
+    assert 'rhizome_issuer_key_fetches_total{issuer="there",result="ok"} 1.0' in text
+    told = api.get("rhizome", "checkup", "own").json["issuers"]
+    assert [(each["name"], each["trouble"], each["keys_count"]) for each in told] == [
+        ("away", "it is away", 0),
+        ("there", "", 1),
+    ]
 
 
 def test_every_metric_is_documented(api: Api, request: pytest.FixtureRequest) -> None:

@@ -480,6 +480,31 @@ def check_logs(document: Row) -> Iterator[Said]:
             )
 
 
+@check("token keys", "the keys of all issuers of access tokens are there")
+def check_issuers(document: Row) -> Iterator[Said]:
+    """Issuers whose keys can't be fetched, or can't be used; each broker fetches for itself."""
+    for name, each in _told(document, "issuers"):
+        whose = f"the keys of issuer '{each['name']}' ({each['url']})"
+        if not each["keys_count"]:
+            why = each["trouble"] or "it publishes none that can be used"
+            yield problem(
+                name, f"{whose} are not there, and its tokens are refused: {why}", ISSUER_REMEDY
+            )
+        elif each["trouble"]:
+            yield warning(
+                name,
+                f"{whose} can't be fetched; those of {each['age_ms'] // 1000} s ago are used until"
+                f" oauth.keys_expire has passed: {each['trouble']}",
+                ISSUER_REMEDY,
+            )
+        for reason in each["left_out"]:
+            yield warning(
+                name,
+                f"a key of issuer '{each['name']}' is not used: {reason}",
+                "tokens that it signs are refused; have the issuer sign with RS256 or ES256",
+            )
+
+
 @check("readers", "no stream is about to drop what a named reader has not read")
 def check_readers(document: Row) -> Iterator[Said]:
     """Named readers of streams whose unread messages retention is about to remove."""
@@ -493,6 +518,11 @@ def check_readers(document: Row) -> Iterator[Said]:
             f" `rhizome stream offset forget {each['stream']} {each['reader']}`",
         )
 
+
+ISSUER_REMEDY: Final = (
+    "mend the way from this broker to it, or its settings in [oauth]; the broker tries again by"
+    " itself, and at once on SIGHUP"
+)
 
 LOG_STUCK_MS: Final = 5_000
 """From when on a write to a log counts as hanging."""

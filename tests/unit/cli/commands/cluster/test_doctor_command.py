@@ -254,6 +254,16 @@ def log(lost: int, stuck_ms: int) -> Callable[[Any], None]:
     return wrong
 
 
+def issuer(**changes: Any) -> Callable[[Any], None]:
+    """An issuer of access tokens, as broker b2 sees it."""
+    row = {"name": "a", "url": "https://a.example", "keys_count": 2, "trouble": "", "left_out": []}
+
+    def wrong(d: Any) -> None:
+        d["facts"]["b2"]["issuers"] = [{**row, "age_ms": 90_000, **changes}]
+
+    return wrong
+
+
 def test_a_healthy_cluster_passes_every_check() -> None:
     found = diagnose(healthy())
     assert {each.level for each in found} == {OK}
@@ -313,6 +323,15 @@ def test_a_healthy_cluster_passes_every_check() -> None:
         (log(5, 0), PROBLEM, "logs", "5 lines of its audit log are lost"),
         (log(0, 9_000), PROBLEM, "logs", "has taken 9 s already; 7 lines wait"),
         (slow_turns(0, 3, 900), WARNING, "slow turns", "3 times it stood still"),
+        (
+            issuer(keys_count=0, age_ms=None, trouble="it is away"),
+            PROBLEM,
+            "token keys",
+            "'a' (https://a.example) are not there, and its tokens are refused: it is away",
+        ),
+        (issuer(keys_count=0), PROBLEM, "token keys", "it publishes none that can be used"),
+        (issuer(trouble="it is away"), WARNING, "token keys", "those of 90 s ago are used"),
+        (issuer(left_out=["key 2: no"]), WARNING, "token keys", "is not used: key 2: no"),
     ],
 )
 def test_what_is_wrong_is_told(wrong: Any, level: str, check: str, told: str) -> None:
@@ -322,6 +341,12 @@ def test_what_is_wrong_is_told(wrong: Any, level: str, check: str, told: str) ->
     assert [(each.level, each.check) for each in bad] == [(level, check)]
     assert told in bad[0].what
     assert bad[0].remedy
+
+
+def test_an_issuer_whose_keys_are_there_is_fine() -> None:
+    document = healthy()
+    issuer()(document)
+    assert {each.level for each in diagnose(document)} == {OK}
 
 
 def test_a_problem_makes_the_exit_code_1_and_a_warning_does_not(rhizome: Rhizome, api: Any) -> None:
