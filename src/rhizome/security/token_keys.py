@@ -31,6 +31,9 @@ RSA_BITS_MIN: Final = 2048
 RSA_BITS_MAX: Final = 16_384
 """OpenSSL verifies nothing with more."""
 
+CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+EDDSA: Final = "EdDSA"
+
 EXTRA_MISSING: Final = 'public keys need the extra oauth: pip install "rhizomemq[oauth]"'
 
 Verify = Callable[[bytes, bytes], bool]
@@ -169,6 +172,8 @@ def _from_jwk(jwk: Mapping[str, str]) -> TokenKey:
         return _rsa_from_numbers(name, _number(jwk["e"]), _number(jwk["n"]), wanted)
     if kind == "EC":
         return _curve_from_numbers(name, jwk, wanted)
+    if kind == "OKP" and jwk["crv"] == "Ed25519":
+        return _edwards(name, decode_base64url(jwk["x"].encode()), wanted)
     raise ValueError(f"keys of type {str(kind)[:64]} are not supported")
 
 
@@ -182,12 +187,22 @@ def _rsa_from_numbers(name: str, exponent: int, modulus: int, wanted: str) -> To
 def _curve_from_numbers(name: str, jwk: Mapping[str, str], wanted: str) -> TokenKey:
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    curves: dict[str, type[ec.EllipticCurve]] = {"P-256": ec.SECP256R1, "P-384": ec.SECP384R1}
+    curves: dict[str, type[ec.EllipticCurve]] = {
+        "P-256": ec.SECP256R1,
+        "P-384": ec.SECP384R1,
+        "P-521": ec.SECP521R1,
+    }
     curve = curves.get(jwk["crv"])
     if curve is None:
         raise ValueError(f"the curve {str(jwk['crv'])[:64]} is not supported")
     point = ec.EllipticCurvePublicNumbers(_number(jwk["x"]), _number(jwk["y"]), curve())
     return _public(name, point.public_key(), wanted)
+
+
+def _edwards(name: str, point: bytes, wanted: str) -> TokenKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    return _public(name, Ed25519PublicKey.from_public_bytes(point), wanted)
 
 
 def _number(text: str) -> int:
@@ -218,30 +233,40 @@ def _shared(name: str, secret: bytes, algorithm: str) -> TokenKey:
 def _public(name: str, key: Any, wanted: str) -> TokenKey:
     """A key with its algorithm: RS256 unless it says which of RSA's, for curves theirs."""
     from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
     kinds: dict[str, Any] = {"256": hashes.SHA256, "384": hashes.SHA384, "512": hashes.SHA512}
     if isinstance(key, rsa.RSAPublicKey):
         algorithm = wanted or "RS256"
         _check_rsa_bits(key.key_size)
-        if algorithm[:2] != "RS" or algorithm[2:] not in kinds:
+        if algorithm[:2] not in ("RS", "PS") or algorithm[2:] not in kinds:
             raise ValueError(f"an RSA key is not for {str(algorithm)[:64]}")
-        return TokenKey(name, algorithm, _rsa_verifier(key, kinds[algorithm[2:]]()))
+        return TokenKey(name, algorithm, _rsa_verifier(key, algorithm, kinds[algorithm[2:]]()))
     if isinstance(key, ec.EllipticCurvePublicKey):
-        algorithm = {"secp256r1": "ES256", "secp384r1": "ES384"}.get(key.curve.name, "")
-        if not algorithm or wanted not in ("", algorithm):
-            raise ValueError(f"a key of the curve {key.curve.name} is not for {wanted or 'tokens'}")
+        algorithm = CURVES.get(key.curve.name, "")
+        _check_wanted(key.curve.name, algorithm, wanted)
         return TokenKey(name, algorithm, _curve_verifier(key, kinds[algorithm[2:]]()))
-    raise ValueError("keys of its kind are not supported; use RSA, P-256 or P-384")
+    if isinstance(key, ed25519.Ed25519PublicKey):
+        _check_wanted("Ed25519", EDDSA, wanted)
+        return TokenKey(name, EDDSA, _edwards_verifier(key))
+    raise ValueError("keys of its kind are not supported; use RSA, P-256, P-384, P-521 or Ed25519")
 
 
-def _rsa_verifier(key: Any, hashed: Any) -> Verify:
+def _check_wanted(curve: str, algorithm: str, wanted: str) -> None:
+    if not algorithm or wanted not in ("", algorithm):
+        raise ValueError(f"a key of the curve {curve} is not for {str(wanted)[:64] or 'tokens'}")
+
+
+def _rsa_verifier(key: Any, algorithm: str, hashed: Any) -> Verify:
     from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+    from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS, PKCS1v15
+
+    # RFC 7518, 3.5: with PSS the salt is as long as the hash.
+    padding = PSS(MGF1(hashed), hashed.digest_size) if algorithm[:2] == "PS" else PKCS1v15()
 
     def verify(signed: bytes, signature: bytes) -> bool:
         try:
-            key.verify(signature, signed, PKCS1v15(), hashed)
+            key.verify(signature, signed, padding, hashed)
         except InvalidSignature:
             return False
         return True
@@ -264,6 +289,19 @@ def _curve_verifier(key: Any, hashed: Any) -> Verify:
             pair = encode_dss_signature(*(int.from_bytes(half, "big") for half in halves))
             key.verify(pair, signed, ECDSA(hashed))
         except (InvalidSignature, ValueError):
+            return False
+        return True
+
+    return verify
+
+
+def _edwards_verifier(key: Any) -> Verify:
+    from cryptography.exceptions import InvalidSignature
+
+    def verify(signed: bytes, signature: bytes) -> bool:
+        try:
+            key.verify(signature, signed)
+        except InvalidSignature:
             return False
         return True
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from rhizome.security.token_keys import KEYS_MAX, TokenKeyError, published_keys
 from tests.unit.security.token_issuer import Issuer, encoded
@@ -43,6 +47,8 @@ def test_a_set_is_used_without_what_can_not_be_used(issuer: Issuer) -> None:
         {**issuer.public_key("ec"), "crv": "P-384"},
         {**issuer.public_key("ec"), "y": "AAAA"},
         {"kty": "OKP", "crv": "Ed25519", "x": "AAAA"},
+        {"kty": "OKP", "crv": "Ed448", "x": "A" * 43},
+        {"kty": "OKP", "crv": "Ed25519", "x": "A" * 43, "alg": "ES256"},
         {"kty": "RSA"},
         {},
         5,
@@ -62,7 +68,7 @@ def test_a_set_is_used_without_what_can_not_be_used(issuer: Issuer) -> None:
         (rsa_key(1024), "an RSA key has 2048 to 16384 bits, not 1024"),
         ({"kty": "EC", "crv": "P-256", "x": "AAAA"}, "it lacks 'y'"),
         ({"kty": "EC", "crv": "secp256k1", "x": "AAAA"}, "the curve secp256k1 is not supported"),
-        ({"kty": "OKP"}, "keys of type OKP are not supported"),
+        ({"kty": "OKP", "crv": "X25519"}, "keys of type OKP are not supported"),
     ],
 )
 def test_what_is_left_out_is_named_with_the_reason(jwk: dict[str, Any], reason: str) -> None:
@@ -98,3 +104,88 @@ def test_a_key_of_the_least_size_counts() -> None:
     numbers = rsa.generate_private_key(65537, 2048).public_key().public_numbers()
     assert numbers.n.bit_length() == 2048
     assert len(published_keys({"keys": [rsa_key(2048)]}).keys) == 1
+
+
+def jwk_of(key: Any, **more: str) -> dict[str, Any]:
+    """What an issuer publishes of a private key."""
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        x = key.public_key().public_bytes_raw()
+        return {"kty": "OKP", "crv": "Ed25519", "x": encoded(x).decode(), **more}
+    numbers = key.public_key().public_numbers()
+    if isinstance(key, rsa.RSAPrivateKey):
+        kind, parts = "RSA", {"n": numbers.n.to_bytes(256, "big"), "e": b"\1\0\1"}
+    else:
+        size = (key.curve.key_size + 7) // 8
+        kind, parts = "EC", {name: getattr(numbers, name).to_bytes(size, "big") for name in "xy"}
+    return {"kty": kind, **{name: encoded(part).decode() for name, part in parts.items()}, **more}
+
+
+def raw(signature: bytes, size: int) -> bytes:
+    """A signature as tokens have it, of two numbers of one length."""
+    return b"".join(half.to_bytes(size, "big") for half in decode_dss_signature(signature))
+
+
+RSA = rsa.generate_private_key(65537, 2048)
+EC_521 = ec.generate_private_key(ec.SECP521R1())
+EC_384 = ec.generate_private_key(ec.SECP384R1())
+EDWARDS = ed25519.Ed25519PrivateKey.generate()
+SHA = {"256": hashes.SHA256(), "384": hashes.SHA384(), "512": hashes.SHA512()}
+
+
+def rsa_signature(algorithm: str, signed: bytes) -> bytes:
+    chosen = SHA[algorithm[2:]]
+    if algorithm.startswith("PS"):
+        return RSA.sign(signed, padding.PSS(padding.MGF1(chosen), chosen.digest_size), chosen)
+    return RSA.sign(signed, padding.PKCS1v15(), chosen)
+
+
+SIGNERS: dict[str, tuple[dict[str, Any], Callable[[bytes], bytes]]] = {
+    **{
+        name: (jwk_of(RSA, alg=name), partial(rsa_signature, name))
+        for name in ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+    },
+    "ES384": (
+        jwk_of(EC_384, crv="P-384"),
+        lambda signed: raw(EC_384.sign(signed, ec.ECDSA(hashes.SHA384())), 48),
+    ),
+    "ES512": (
+        jwk_of(EC_521, crv="P-521"),
+        lambda signed: raw(EC_521.sign(signed, ec.ECDSA(hashes.SHA512())), 66),
+    ),
+    "EdDSA": (jwk_of(EDWARDS), EDWARDS.sign),
+}
+
+
+@pytest.mark.parametrize("algorithm", SIGNERS)
+def test_a_key_verifies_what_was_signed_by_its_algorithm_and_nothing_else(algorithm: str) -> None:
+    jwk, sign = SIGNERS[algorithm]
+    (key,) = published_keys({"keys": [jwk]}).keys
+    assert key.algorithm == algorithm
+    signature = sign(b"signed")
+    assert key.verify(b"signed", signature)
+    assert not key.verify(b"signee", signature)
+    for at in range(0, len(signature), 5):
+        flipped = bytes([*signature[:at], signature[at] ^ 1, *signature[at + 1 :]])
+        assert not key.verify(b"signed", flipped)
+    half = len(signature) // 2
+    longer = signature[:half] + b"\0" + signature[half:]
+    for odd in (b"", signature[:-1], signature + b"\0", longer, b"\0" * len(signature)):
+        assert not key.verify(b"signed", odd)
+    for other, (_, sign_otherwise) in SIGNERS.items():
+        assert key.verify(b"signed", sign_otherwise(b"signed")) == (other == algorithm)
+
+
+def test_the_salt_is_as_long_as_the_hash() -> None:
+    (key,) = published_keys({"keys": [jwk_of(RSA, alg="PS256")]}).keys
+    for salt_bytes, is_right in ((32, True), (0, False), (20, False), (222, False)):
+        way = padding.PSS(padding.MGF1(hashes.SHA256()), salt_bytes)
+        signature = RSA.sign(b"signed", way, hashes.SHA256())
+        assert key.verify(b"signed", signature) is is_right
+
+
+def test_an_exponent_that_nobody_uses_verifies_nothing() -> None:
+    """OpenSSL refuses such keys when they are used, not when they are made."""
+    odd = jwk_of(RSA, n=encoded(b"\xff" * 512).decode())
+    odd["e"] = encoded(b"\1" + b"\0" * 20 + b"\1").decode()
+    (key,) = published_keys({"keys": [odd]}).keys
+    assert not key.verify(b"signed", b"\1" * 512)
