@@ -11,7 +11,7 @@ May import client and amqp; knows nothing of the broker.
 from rhizome.bridge.bridge import Bridge
 from rhizome.bridge.bridge_config_file import load_bridges
 from rhizome.bridge.bridge_events import BridgeEvent, Counters
-from rhizome.bridge.bridge_process import follow_parameters, run_bridges
+from rhizome.bridge.bridge_process import follow_parameters, run_bridges, until_signalled
 from rhizome.bridge.errors import BridgeError, BridgeFailed, InvalidBridge
 from rhizome.bridge.settings import BridgeSettings, Refused
 
@@ -27,4 +27,5 @@ __all__ = [
     "follow_parameters",
     "load_bridges",
     "run_bridges",
+    "until_signalled",
 ]

@@ -28,12 +28,14 @@ REMOVED: Final = "removed"
 class Counters:
     """What a bridge has done since it was started.
 
-    `moved` were confirmed by the destination; `sent_again` publishes that had been tried before;
-    `recognised` redeliveries of what was already on its way or there.
+    `moved` were confirmed by the destination; of `settled` the source was told to forget them, so
+    they are never more than were moved, rejected or dropped; `sent_again` publishes that had been
+    tried before; `recognised` redeliveries of what was already on its way or there.
     """
 
     moved: int = 0
     moved_bytes: int = 0
+    settled: int = 0
     sent_again: int = 0
     recognised: int = 0
     returned: int = 0

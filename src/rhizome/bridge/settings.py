@@ -45,6 +45,8 @@ class BridgeSettings:
     With `makes_queue` and `makes_to_queue` the queues of either end are declared, durable and with
     `arguments` or `to_arguments`, if they are missing. `unbinds` are pairs of exchange and key that
     the bridge's own queue had once. `forwarded` is put before what the header `x-shovelled` lists.
+    `consumer_tag` names the consumer at the source, for those who list consumers; with a `priority`
+    below 0 other consumers of the queue come first.
     """
 
     id: str
@@ -73,11 +75,18 @@ class BridgeSettings:
     to_arguments: dict[str, object] = field(default_factory=dict)
     unbinds: tuple[tuple[str, str], ...] = ()
     forwarded: dict[str, object] = field(default_factory=dict)
+    consumer_tag: str = ""
+    priority: int = 0
 
     @property
     def source_queue(self) -> str:
         """The queue that is consumed; a bridge that starts at an exchange has one of its own."""
         return self.queue or f"bridge.{self.id}"
+
+    @property
+    def consumer_arguments(self) -> dict[str, object] | None:
+        """What the consumer at the source is subscribed with."""
+        return {"x-priority": self.priority} if self.priority else None
 
     @property
     def binding_keys(self) -> tuple[str, ...]:

@@ -44,7 +44,12 @@ class Source:
             await self._prepare(connection, channel)
             # The own queue has one bridge: a second one of the same id waits for the end of this.
             exclusive = settings.exclusive or not settings.queue
-            consumer = channel.consume(settings.source_queue, exclusive=exclusive)
+            consumer = channel.consume(
+                settings.source_queue,
+                exclusive=exclusive,
+                tag=settings.consumer_tag,
+                arguments=settings.consumer_arguments,
+            )
             await consumer.subscribe()
             self._opened()
             try:
@@ -104,7 +109,10 @@ class Source:
         while not (self._is_draining and not len(flow.window)):
             await flow.done.wait()
             flow.done.clear()
-            for tag, is_ack in flow.window.settle():
+            before = len(flow.window)
+            settlements = flow.window.settle()
+            flow.reporter.counters.settled += before - len(flow.window)
+            for tag, is_ack in settlements:
                 if is_ack:
                     await channel.ack(tag, multiple=True)
                 else:

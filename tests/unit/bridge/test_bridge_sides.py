@@ -81,6 +81,7 @@ def test_a_delivery_is_acknowledged_after_the_confirm_and_not_before() -> None:
                 destination.send(1, methods.BasicAck(1, False))
                 await source.until(methods.BasicAck)
                 assert acked(source) == [2]
+                assert watched.bridge.reporter.counters.settled == 2
                 destination.send(1, methods.BasicAck(3, True))
                 await source.until(methods.BasicAck, 2)
                 assert acked(source) == [2, 3]
@@ -191,5 +192,17 @@ def test_a_refused_login_ends_the_bridge() -> None:
             with pytest.raises(BridgeFailed, match="403"):
                 await watched.bridge.run(watched.stop)
             assert watched.events[-1].name == "failed"
+
+    run(scenario())
+
+
+def test_the_consumer_has_the_tag_and_the_priority_that_it_is_given() -> None:
+    async def scenario() -> None:
+        async with scripted_peer() as source, scripted_peer() as destination:
+            watched = Watched(source.uri, destination.uri, consumer_tag="mine", priority=-7)
+            async with watched.running():
+                await watched.until("running")
+            (consume,) = source.of(methods.BasicConsume)
+            assert (consume.consumer_tag, consume.arguments) == ("mine", {"x-priority": -7})
 
     run(scenario())
