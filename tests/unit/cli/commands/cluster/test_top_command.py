@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from rhizome.cli.commands.cluster.top_command import NORMAL_SCREEN
+from rhizome.cli.output.live_screen import NORMAL_SCREEN
 from rhizome.cli.output.top_screen import QUEUE_COLUMNS, frame, rate_text
 from tests.unit.cli.conftest import scripted_api
 
