@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from rhizome.adopt.mirror_policies import ask_for_copies, mirrored_policies
 from rhizome.cli.errors import CliError
 from rhizome.cli.http_api.api_client import Api, path
 from rhizome.cli.http_api.command_decorator import Remote
@@ -75,35 +76,15 @@ def import_definitions(
 
 
 def _mirrors_to_copies(document: Mapping[str, Any], remote: Remote) -> list[str]:
-    """Have policies that mirror queues ask for copies; returns what is said of it.
-
-    Brokers ignore `ha-mode`, so its queues would have as many copies as any others.
-    """
-    found = document.get("policies")
-    mirrored: list[tuple[str, dict[str, Any]]] = []
-    for policy in found if isinstance(found, list) else []:
-        definition = policy.get("definition") if isinstance(policy, dict) else None
-        if isinstance(definition, dict) and "ha-mode" in definition and "copies" not in definition:
-            mirrored.append((str(policy.get("name")), definition))
-    if not mirrored:
-        return []
-    cluster = remote.api.row(path("rhizome", "status")).get("cluster") or {}
-    brokers = int((cluster.get("quorum") or {}).get("defined") or 1)
-    said: list[str] = []
-    for name, definition in mirrored:
-        definition["copies"] = _copies_of(definition, brokers)
-        mode = definition["ha-mode"]
-        said.append(f"policy '{name}': ha-mode '{mode}' became {definition['copies']} copies")
-    return said
+    """Have policies that mirror queues ask for copies; returns what is said of it."""
+    mirrored = mirrored_policies(document)
+    return ask_for_copies(mirrored, brokers_of(remote.api)) if mirrored else []
 
 
-def _copies_of(definition: Mapping[str, Any], brokers: int) -> int:
-    wanted = definition.get("ha-params")
-    if definition["ha-mode"] == "exactly" and isinstance(wanted, int):
-        return max(1, min(wanted, brokers))
-    if definition["ha-mode"] == "nodes" and isinstance(wanted, list):
-        return max(1, min(len(wanted), brokers))
-    return brokers
+def brokers_of(api: Api) -> int:
+    """How many primaries the cluster is to have."""
+    cluster = api.row(path("rhizome", "status")).get("cluster") or {}
+    return int((cluster.get("quorum") or {}).get("defined") or 1)
 
 
 def _target(vhost: str) -> str:
