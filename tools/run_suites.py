@@ -27,6 +27,7 @@ FORM: Final = ROOT / "build" / "form"
 # Unit tests of what is interpreted anyway, of the tree, whole clusters, and of much work in one go,
 # which takes three times as long interpreted: no second run.
 COMPILED_ONLY: Final = (
+    "adopt",
     "bridge",
     "cli",
     "client",

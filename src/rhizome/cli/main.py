@@ -60,6 +60,7 @@ PANELS: Final = {
         "pipeline": "rhizome.cli.pipeline.pipeline_command",
     },
     "Other clusters, load, simulation": {
+        "adopt": "rhizome.cli.commands.messages.adopt_command",
         "bridge": "rhizome.cli.commands.messages.bridge_command",
         "bench": "rhizome.cli.bench.bench_command",
         "sim": "rhizome.cli.commands.sim_command",
