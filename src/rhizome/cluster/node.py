@@ -218,8 +218,7 @@ class Node(Cluster):
         self.isolated = True
         self.when_ready: list[Callable[[], None]] = []
         self.when_down: list[Callable[[Link], None]] = []
-        self.gossip = Gossip(self)
-        self.resumable_clients = ResumableClients(self)
+        self.gossip, self.resumable_clients = Gossip(self), ResumableClients(self)
         broker.limits.elsewhere = self.gossip.used_elsewhere
         broker.limits.queues_elsewhere = self.meta_bindings.queues_elsewhere
         self.state_listener = StateListener(self)

@@ -332,12 +332,14 @@ def resume(channel: Channel, entries: bytes, asked: list[Away]) -> None:
         tag = channel.delivery_tag + 1
         channel.delivery_tag = tag
         queue = channel.connection.broker.shared.get(read_i64_be(entries, at))
-        epoch = u32_at(entries, at + 8)
         index = read_i64_be(entries, at + 12)
         kind: i64 = entries[at + 20]
         message: Message | None = None
         if queue is not None and queue.worker is None:
-            message = _find(channel, queue, epoch, index, elsewhere)
+            if kind == REQUEUE + 1:
+                message = _find_requeued(channel, queue, index)
+            else:
+                message = _find(channel, queue, u32_at(entries, at + 8), index, elsewhere)
         if queue is not None and message is not None:
             _hold(channel, tag, queue, message)
             away = away_of(queue)
@@ -398,6 +400,18 @@ def _find(
         if message is None:
             message = elsewhere.take(queue, index)
     return message
+
+
+def _find_requeued(channel: Channel, queue: Queue, index: i64) -> Message | None:
+    """Take a message that a client has requeued from what is kept for it here. The client doesn't
+    hold it, and others may by now. So a home elsewhere isn't told of it, but only of the client: it
+    gives back what it keeps when the client has presented everything."""
+    away = away_of(queue)
+    if away is not None:
+        away.holder(channel)
+        return None
+    client = channel.connection.resume_id
+    return sessions_of(channel.connection).take(client, queue.id, index)
 
 
 def _hold(channel: Channel, tag: i64, queue: Queue, message: Message) -> None:

@@ -153,10 +153,16 @@ class SessionsKeepWhatTheyHold(MessageChecker):
     def _came_again(self, chain: Chain, seen: told.Delivered) -> None:
         when = shown_time(self.now_us)
         text = f"{seen.queue} gives {seen.message} to {seen.application} at {when}"
-        if chain.certain or (len(chain.steps) > 1 and not chain.is_away()):
+        is_away = chain.is_away() or self._has_lost_broker(chain.steps[-1])
+        if chain.certain or (len(chain.steps) > 1 and not is_away):
             self._judge(chain, text)
-        elif chain.is_away():
+        elif is_away:
             chain.suspect = chain.suspect or text
+
+    def _has_lost_broker(self, step: Step) -> bool:
+        """Whether the broker of a step has ended, though its client may not have noticed yet."""
+        ends = self.timeline.ends.get(step.session.broker, ())
+        return any(us >= step.since_us for us in ends)
 
     def _judge(self, chain: Chain, text: str) -> None:
         if not self._is_excused(chain):

@@ -8,7 +8,9 @@ import pytest
 
 from rhizome.amqp.methods import (
     BasicAck,
+    BasicCancel,
     BasicConsume,
+    BasicNack,
     SessionMessage,
     SessionResume,
     SessionResumed,
@@ -619,3 +621,38 @@ def test_a_broker_that_is_only_out_of_reach_keeps_its_clients(cluster: CoreClust
     cluster.heal()
     cluster.advance_until(lambda: "b1" in clients.heard)
     assert clients.absent(group) == {}
+
+
+def test_what_one_client_has_requeued_is_not_taken_from_one_that_holds_it_now(
+    cluster: CoreCluster,
+) -> None:
+    """Both present it to a new home, the one that holds it now through a broker that only keeps it
+    for the client."""
+    one = consuming(cluster, "s1", count=3)
+    held = taken(one)
+    one.prefetch(0)
+    one.send(BasicCancel("c"))
+    one.send(BasicNack(0, True, True))
+    cluster.advance(200)
+    another: dict[str, object] = {**RESUMES, "session": "another"}
+    other = cluster["b2"].connect(properties=another)
+    other.consume("q", "c")
+    cluster.advance(200)
+    held_now = taken(other)
+    other.close_socket()
+    one.close_socket()
+    home = cluster[standby_of(cluster, "q").name]
+    cluster.cut("s1", home.name)
+    cluster["b1"].kill()
+    cluster.advance_until(lambda: home.queue("q").away is None)
+    cluster.advance(500)
+    assert home.node.tenures.tenures[home.queue("q").definition.group].phase.is_recovering()
+    back(cluster, "s2", entries(held, REQUEUED))
+    cluster.advance(3_000)
+    cluster.heal()
+    assert drain(cluster["b3"].connect(), "q") == []
+    other = cluster["s1"].connect(properties=another)
+    first = int(other.call(SessionResume(entries(held_now)), SessionResumeOk).first_tag)
+    other.send(SessionResumed(), channel=0)
+    other.send(BasicAck(first + 2, True))
+    assert left(cluster) == []
