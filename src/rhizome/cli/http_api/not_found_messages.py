@@ -97,9 +97,20 @@ def _parameter(verb: str, names: list[str]) -> str:
     )
 
 
+def _schedule(verb: str, names: list[str]) -> str:
+    vhost, exchange, *schedule = names
+    if not schedule:
+        return f"there is no exchange '{exchange}' in vhost '{vhost}'; see `rhizome exchange list`"
+    return (
+        f"no message '{schedule[0]}' of yours waits at exchange '{exchange}' in vhost '{vhost}';"
+        f" see `rhizome schedule list --exchange {exchange}`, and --by for those of others"
+    )
+
+
 _OWN_WORDS: Final[dict[str, Callable[[str, list[str]], str]]] = {
     "bindings": _binding,
     "topic-permissions": _topic_permission,
     "parameters": _parameter,
+    "schedules": _schedule,
 }
 """By the first part of a path, what takes more than a kind and a name to tell."""

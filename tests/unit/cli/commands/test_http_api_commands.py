@@ -218,6 +218,22 @@ def test_schedules_are_listed_page_by_page(rhizome: Rhizome, api: Any) -> None:
     assert api.requests[-1].document == {"delay_ms": 60_000}
 
 
+@pytest.mark.parametrize(
+    ("command", "request_line"),
+    [
+        ("schedule cancel later a", "DELETE /api/rhizome/schedules/%2F/later/a"),
+        ("schedule move later a 60", "PUT /api/rhizome/schedules/%2F/later/a"),
+        ("tap orders --remove", "DELETE /api/policies/%2F/tap-orders"),
+    ],
+)
+def test_a_change_is_told_to_programs_as_json(
+    rhizome: Rhizome, api: Any, command: str, request_line: str
+) -> None:
+    api.answer(request_line)
+    done = rhizome(*command.split(), "--json", "--http", api.address)
+    assert list(json.loads(done.stdout)) == ["done"]
+
+
 def test_leases_of_a_queue_are_listed_and_ended(rhizome: Rhizome, api: Any) -> None:
     api.answer("GET /api/rhizome/queues/%2F/orders/leases", [LEASE])
     lines = rhizome("queue", "leases", "orders", "--http", api.address).stdout.splitlines()
@@ -350,6 +366,11 @@ def test_what_is_not_there_is_named(rhizome: Rhizome, api: Any) -> None:
             "DELETE",
             path("parameters", "shovel", "/", "s"),
             "there is no parameter 's' of shovel in vhost '/'; see `rhizome parameter list`",
+        ),
+        (
+            "DELETE",
+            path("rhizome", "schedules", "/", "later", "a"),
+            "no message 'a' of yours waits at exchange 'later' in vhost '/';",
         ),
         ("PUT", path("parameters", "shovel", "dev", "s"), "there is no vhost 'dev'"),
         ("GET", path("parameters", "shovel", "dev"), "there is no vhost 'dev'"),

@@ -10,7 +10,6 @@ import typer
 
 from rhizome.cli.http_api.api_client import Row, path
 from rhizome.cli.http_api.command_decorator import Remote
-from rhizome.cli.output.printer import say
 from rhizome.cli.shared_options import VhostOption, with_options
 
 app = typer.Typer(no_args_is_help=True, help="See and take back delayed messages.")
@@ -84,7 +83,7 @@ def cancel_schedule(
     """Take a delayed message back: it goes nowhere."""
     target = path("rhizome", "schedules", vhost, exchange, schedule_id)
     remote.api.delete(target, {"user": by} if by else None)
-    say(f"'{schedule_id}' of exchange '{exchange}' is taken back")
+    remote.done(f"'{schedule_id}' of exchange '{exchange}' is taken back")
 
 
 @app.command("move")
@@ -103,4 +102,4 @@ def move_schedule(
     target = path("rhizome", "schedules", vhost, exchange, schedule_id)
     document = {"delay_ms": delay * 1000, **({"user": by} if by else {})}
     remote.api.put(target, document)
-    say(f"'{schedule_id}' of exchange '{exchange}' comes in {delay} s")
+    remote.done(f"'{schedule_id}' of exchange '{exchange}' comes in {delay} s")

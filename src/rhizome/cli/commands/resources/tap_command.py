@@ -14,7 +14,6 @@ import typer
 from rhizome.cli.errors import CliError
 from rhizome.cli.http_api.api_client import Api, Row, path
 from rhizome.cli.http_api.command_decorator import Remote
-from rhizome.cli.output.printer import say
 from rhizome.cli.shared_options import VhostOption, with_options
 
 app = typer.Typer(help="Copy everything that comes to an exchange into a stream.")
@@ -52,10 +51,10 @@ def tap(
         remote.print_rows(taps, COLUMNS, "no taps", by=("pattern",))
     elif remove:
         api.delete(path("policies", vhost, PREFIX + exchange))
-        say(f"exchange '{exchange}' in vhost '{vhost}' is no longer tapped")
+        remote.done(f"exchange '{exchange}' in vhost '{vhost}' is no longer tapped")
     elif to:
         _tap(api, vhost, exchange, to)
-        say(f"everything that comes to exchange '{exchange}' goes to stream '{to}' as well")
+        remote.done(f"everything that comes to exchange '{exchange}' goes to stream '{to}' as well")
     else:
         raise CliError(f"tap of exchange '{exchange}': say --to STREAM, or --remove")
 
