@@ -703,6 +703,15 @@ def test_an_action_goes_on_until_nothing_is_left(rhizome: Rhizome, api: Any) -> 
     assert json.loads(result.stdout)["skipped"] == {"gone": 2}
 
 
+@pytest.mark.parametrize("action", ["redrive", "move", "drop", "requeue"])
+def test_a_dry_run_says_what_it_would_do(rhizome: Rhizome, api: Any, action: str) -> None:
+    api.answer("POST /api/rhizome/queues/%2F/q/messages", acted(2, None))
+    words = {"redrive": [], "move": ["to"], "drop": ["--where", "size > 1"]}
+    asked = ["q", *words.get(action, ["--id", "1-1"]), "--dry-run"]
+    result = rhizome("queue", action, *asked, "--http", api.address)
+    assert result.stdout == f"would {action} 2 messages of 'q'\n"
+
+
 def test_nothing_is_dropped_without_being_named(rhizome: Rhizome, api: Any) -> None:
     assert rhizome("queue", "drop", "q", "--http", api.address).exit_code == 2
     both = ("--where", "size > 1", "--id", "1-1")

@@ -102,5 +102,6 @@ def test_others_schedules_take_a_tag(later: Api) -> None:
     assert ids(later) == []
 
 
-def test_a_vhost_without_delays_has_no_schedules(api: Api) -> None:
-    assert api.get("rhizome", "schedules", "/").status == 404
+def test_in_a_vhost_without_delays_nothing_waits(api: Api) -> None:
+    assert ids(api) == []
+    assert api.get("rhizome", "schedules", "nowhere").status == 404

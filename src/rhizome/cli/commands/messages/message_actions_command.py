@@ -147,7 +147,7 @@ def _act(remote: Remote, vhost: str, name: str, order: Row, count: int | None) -
     for part in _parts(order):
         _act_on_part(remote.api, target, part, count, total)
     document = {**total, "to": dict(total["to"]), "skipped": dict(total["skipped"])}
-    word = f"would have {PAST[order['action']]}" if order["dry_run"] else PAST[order["action"]]
+    word = f"would {order['action']}" if order["dry_run"] else PAST[order["action"]]
 
     def print_it(_: object) -> None:
         say(f"{word} {_messages(total['done'])} of '{name}'")
