@@ -36,6 +36,7 @@ COMPILED_ONLY: Final = (
     "cluster/state",
     "cluster/node",
     "broker/test_long_work.py",
+    "test_document_blocks.py",
     "test_house.py",
     "test_packaging.py",
     "test_printable_text.py",

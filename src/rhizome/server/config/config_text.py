@@ -187,8 +187,10 @@ policies) come from the file only.
 `MiB`, `GiB` (powers of 1024); `ms`, `s`, `m`, `h`, `d`. A number without a unit is an error, as is
 an unknown key or section; the message names the file, the key and the nearest valid name.
 
-    rhizome.toml: limits.frame_max: 131072 has no unit; write a size such as "128KiB"
-    rhizome.toml: limits.heartbeet: unknown key; did you mean "heartbeat"? (keys here: ...)
+```text
+rhizome.toml: limits.frame_max: 131072 has no unit; write a size such as "128KiB"
+rhizome.toml: limits.heartbeet: unknown key; did you mean "heartbeat"? (keys here: ...)
+```
 """
 
 _DEFINITIONS: Final = """\
@@ -199,22 +201,24 @@ are changed with the command line or the HTTP API, and those changes are kept. W
 section there is one user, `guest` with password `guest`, who has every permission on the vhost `/`
 and may connect from loopback addresses only. Naming any user replaces that default.
 
-    [vhosts."/"]
-    [vhosts.shop]
+```toml
+[vhosts."/"]
+[vhosts.shop]
 
-    [users.checkout]
-    password = "a long secret"
+[users.checkout]
+password = "a long secret"
 
-    [users.checkout.permissions.shop]
-    configure = "^checkout\\\\."
-    write = "^(checkout\\\\.|amq\\\\.default$)"
-    read = ""
+[users.checkout.permissions.shop]
+configure = "^checkout\\\\."
+write = "^(checkout\\\\.|amq\\\\.default$)"
+read = ""
 
-    [policies.expire]
-    vhost = "shop"
-    pattern = "^checkout\\\\."
-    apply_to = "queues"
-    definition = { message-ttl = 60000 }
+[policies.expire]
+vhost = "shop"
+pattern = "^checkout\\\\."
+apply_to = "queues"
+definition = { message-ttl = 60000 }
+```
 
 Permission patterns are regular expressions ([patterns.md](patterns.md)), searched anywhere in the
 name unless anchored with `^` and `$`; the empty pattern matches nothing; the default exchange is
