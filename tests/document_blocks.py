@@ -5,6 +5,7 @@ comments above a block, which readers don't see, and hold for that block only:
 
     <!-- not run: needs systemd -->                     no command of it; all are parsed
     <!-- not run "broker drain b2": stops a broker -->  no command that contains these words
+    <!-- until Ctrl-C "rhizome consume": it waits -->   run, and stopped by that
     <!-- first: rhizome queue declare orders -->        run before it; several lines may be
     <!-- page not run: needs Spark -->                  no command of the whole page
 
@@ -33,7 +34,9 @@ _PIECE = re.compile(
     r"|(?<=\n\n)(?P<indented>(?: {4}[^\n]*\n|\n+(?= {4}))+)",
     re.DOTALL | re.MULTILINE,
 )
-_MARK = re.compile(r'<!-- (page not run|not run|first)(?: "([^"]*)")?:\s(.*?)\s*-->', re.DOTALL)
+_MARK = re.compile(
+    r'<!-- (page not run|not run|until Ctrl-C|first)(?: "([^"]*)")?:\s(.*?)\s*-->', re.DOTALL
+)
 _FILE = re.compile(r"# (\S+\.(?:py|toml))\n")
 _HERE_DOCUMENT = re.compile(r"<<'?(\w+)'?")
 _OPTIONAL = re.compile(r" \[(.*?)\]")
@@ -78,6 +81,9 @@ class Block:
 
     def is_run(self, command: str = "") -> bool:
         return not any(mark.words in command for mark in self._of("not run"))
+
+    def is_stopped(self, command: str) -> bool:
+        return any(mark.words in command for mark in self._of("until Ctrl-C"))
 
     def commands(self) -> list[str]:
         """The commands of a shell in it, each with all its lines."""

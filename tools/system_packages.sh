@@ -9,7 +9,7 @@
 # Nothing of it is needed to run a broker.
 set -u
 
-all=(amqp-publish node npm java chromium chromedriver rabbitmqadmin)
+all=(amqp-publish node npm java chromium chromedriver curl rabbitmqadmin)
 declare -A package_of=(
     [amqp-publish]=amqp-tools
     [node]=nodejs
@@ -17,6 +17,7 @@ declare -A package_of=(
     [java]=openjdk-17-jre-headless
     [chromium]=chromium
     [chromedriver]=chromium-driver
+    [curl]=curl
     [rabbitmqadmin]=rabbitmqadmin
 )
 declare -A why=(
@@ -26,6 +27,7 @@ declare -A why=(
     [java]="Spark runs on it (tests/spark, make pipeline)"
     [chromium]="looks at the console (tests/console)"
     [chromedriver]="drives that browser (tests/console)"
+    [curl]="some pages of docs ask the HTTP API with it (tests/process)"
     [rabbitmqadmin]="RabbitMQ's own tool talks to the HTTP API (tests/conformance): this one script of its package, not the server"
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ from typing import Any
 import pytest
 
 from rhizome.testing.broker_process import BrokerProcess
+from tests.document_blocks import ROOT, blocks
 
-DOCS = Path(__file__).parents[2] / "docs" / "pipeline"
+DOCS = ROOT / "docs" / "pipeline"
 TUTORIAL = DOCS / "tutorial.md"
 NOTEBOOK = DOCS / "notebook.py"
 
@@ -27,9 +27,9 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
 
 def tutorial() -> str:
     """The blocks in their order."""
-    blocks = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
-    assert len(blocks) >= 8
-    return "\n".join(blocks)
+    programs = [block.text for block in blocks(TUTORIAL) if block.language == "python"]
+    assert len(programs) >= 8
+    return "\n".join(programs)
 
 
 def run(text: str, path: Path, spark: Any, broker: BrokerProcess) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rhizome.testing.pytest_plugin import environment_of
+from tests.document_blocks import ROOT, blocks
 
 SECONDS_MAX = 400.0
 
@@ -150,8 +150,8 @@ def test_cluster_with_faults(tmp_path: Path) -> None:
     assert "4 passed" in run_pytest(tmp_path, CLUSTER)
 
 
-PAGE = Path(__file__).parents[3] / "docs" / "testing-your-code.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+PAGE = ROOT / "docs" / "testing-your-code.md"
+BLOCKS = [block.text for block in blocks(PAGE) if block.language == "python"]
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))

@@ -21,8 +21,8 @@ import pytest
 
 from rhizome import __version__
 from rhizome.testing.broker_process import BrokerProcess, wait_until
+from tests.document_blocks import ROOT, blocks
 
-ROOT = Path(__file__).resolve().parents[3]
 BUILD_SECONDS_MAX = 3600.0
 COMPILER = re.compile(r"(?:.*-)?(?:cc|c89|c99|gcc|g\+\+|c\+\+|cpp|clang|clang\+\+|tcc)(?:-[\d.]+)?")
 TUTORIAL = ROOT / "docs" / "pipeline" / "tutorial.md"
@@ -169,10 +169,11 @@ def test_a_wheel_says_hello_within_seconds_and_runs_the_tutorial(
 
 def check_tutorial(wheel: Path, machine: Machine) -> None:
     machine.install(f"{wheel}[spark]")
-    blocks = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
+    programs = [block.text for block in blocks(TUTORIAL) if block.language == "python"]
     directory = machine.directory / "tutorial"
     with InstalledBroker(directory, machine) as broker:
-        text = "\n".join(blocks[:FIRST_STEPS]).replace("127.0.0.1:5672", f"127.0.0.1:{broker.port}")
+        text = "\n".join(programs[:FIRST_STEPS])
+        text = text.replace("127.0.0.1:5672", f"127.0.0.1:{broker.port}")
         file = directory / "tutorial.py"
         file.write_text(f"{text}\nprint('written', orders.count())\nspark.stop()\n")
         printed = machine.run("env", "-C", directory, machine.python, file)
