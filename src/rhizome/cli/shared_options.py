@@ -91,6 +91,13 @@ def checked_uri(uri: str) -> str:
     return uri
 
 
+def uri_in_vhost(uri: str, vhost: str) -> str:
+    """The URI for a vhost that is named beside it, or as it is."""
+    from rhizome.client.connection_uri import with_vhost
+
+    return with_vhost(uri, vhost) if vhost else uri
+
+
 HttpOption = Annotated[
     str,
     typer.Option(
@@ -121,6 +128,13 @@ UriOption = Annotated[
         metavar="URI",
         help="Broker to connect to; host:port,host:port lists several, tried in order.",
         callback=checked_uri,
+    ),
+]
+
+UriVhostOption = Annotated[
+    str,
+    typer.Option(
+        "--vhost", "-V", help="Virtual host, instead of that of the URI.", show_default="the URI's"
     ),
 ]
 

@@ -146,6 +146,42 @@ def test_consumed_json_has_headers_and_properties(command: Command, queue: str) 
     }
 
 
+def test_properties_are_sent_and_wrong_ones_refused(command: Command, queue: str) -> None:
+    properties = {"priority": 7, "expiration": "60000", "message_id": "a=b"}
+    given = [f"--property={name}={value}" for name, value in properties.items()]
+    command.amqp("publish", queue, "hello", *given)
+    document = json.loads(command.amqp("consume", queue, "--count", "1", "--json"))
+    assert document["properties"] == properties
+    for wrong, said in (("colour=red", b"there are priority,"), ("priority=high", b"0 to 255")):
+        done = command.run("publish", queue, "x", "--property", wrong, "--uri", command.broker.url)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_a_vhost_may_be_named_beside_the_uri(command: Command, unique: Unique) -> None:
+    vhost, name = unique("shop/1"), "orders"
+    command.http("vhost", "add", vhost)
+    try:
+        command.http("queue", "declare", name, "--vhost", vhost)
+        command.amqp("publish", name, "hello", "--vhost", vhost, "--mandatory")
+        assert command.amqp("consume", name, "--count", "1", "--vhost", vhost) == "hello\n"
+    finally:
+        command.http("vhost", "delete", vhost, "--yes")
+
+
+def test_somebody_at_a_terminal_is_told_that_a_queue_is_empty(command: Command, queue: str) -> None:
+    ours, theirs = os.openpty()
+    arguments = ["consume", queue, "--uri", command.broker.url]
+    with subprocess.Popen(
+        [*HEED_INTERRUPTS, sys.executable, "-m", "rhizome", *arguments], stderr=theirs
+    ) as process:
+        try:
+            assert b"nothing is there yet" in os.read(ours, 1000)
+        finally:
+            process.send_signal(signal.SIGINT)
+            os.close(theirs)
+    os.close(ours)
+
+
 def test_publish_takes_queue_and_body_as_arguments(command: Command, queue: str) -> None:
     command.amqp("publish", queue, "hello")
     assert command.amqp("consume", queue, "--count", "1") == "hello\n"

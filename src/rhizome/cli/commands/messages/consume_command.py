@@ -15,13 +15,15 @@ from rhizome.amqp.field_table import Timestamp
 from rhizome.cli import coroutine_runner
 from rhizome.cli.commands.resources.stream_command import time_ms
 from rhizome.cli.output.printer import say
-from rhizome.cli.shared_options import URI_DEFAULT, UriOption
+from rhizome.cli.shared_options import URI_DEFAULT, UriOption, UriVhostOption, uri_in_vhost
 from rhizome.client import Channel, Consumer, Message, Properties, connect
 from rhizome.printable_text import escaped_lines
 
 app = typer.Typer()
 
 PREFETCH: Final = 100
+SILENCE_S: Final = 2.0
+"""After so long without a message somebody at a terminal is told that it is being waited for."""
 PROPERTY_NAMES: Final = (
     "content_type",
     "content_encoding",
@@ -82,6 +84,7 @@ def consume(
             help="Of a stream: only messages with this filter value; may be repeated.",
         ),
     ] = None,
+    vhost: UriVhostOption = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="The same as --format json: a line per message.")
     ] = False,
@@ -90,7 +93,7 @@ def consume(
     arguments = stream_arguments(offset, name, filter_value or [])
     form = Format.JSON if as_json else form
     printed = coroutine_runner.run(
-        _consume(uri, queue, count, ack, form, timeout_s or None, arguments)
+        _consume(uri_in_vhost(uri, vhost), queue, count, ack, form, timeout_s or None, arguments)
     )
     say(f"consumed {printed} message{'' if printed == 1 else 's'}", to_errors=True)
 
@@ -151,10 +154,12 @@ class _Printer:
 
     async def run(self, count: int, ack: bool, timeout_s: float | None) -> int:
         """Print until the count or the timeout is reached; returns how many."""
+        notice = asyncio.get_running_loop().call_later(SILENCE_S, _tell_waiting)
         try:
             while not count or self._printed < count:
                 async with asyncio.timeout(timeout_s):
                     message = await anext(self._messages)
+                notice.cancel()
                 write_message(message, self._form)
                 self._printed += 1
                 if ack:
@@ -162,6 +167,7 @@ class _Printer:
         except TimeoutError:
             pass
         finally:
+            notice.cancel()
             await self._messages.cancel()
             if self._unacked is not None and self._channel.is_open:
                 await self._unacked.ack(multiple=True)
@@ -172,6 +178,11 @@ class _Printer:
             await message.ack()
         else:
             self._unacked = message
+
+
+def _tell_waiting() -> None:
+    if sys.stderr.isatty():
+        say("nothing is there yet; waiting, until Ctrl-C", to_errors=True)
 
 
 def write_message(message: Message, form: Format) -> None:

@@ -18,12 +18,32 @@ import typer
 from rhizome.cli import coroutine_runner
 from rhizome.cli.errors import CliError, UsageError
 from rhizome.cli.output.printer import WARNING, print_json, say
-from rhizome.cli.shared_options import URI_DEFAULT, JsonOption, UriOption, parse_pairs
+from rhizome.cli.shared_options import (
+    URI_DEFAULT,
+    JsonOption,
+    UriOption,
+    UriVhostOption,
+    parse_pairs,
+    uri_in_vhost,
+)
 from rhizome.client import Channel, Level, MessageReturned, Properties, connect
 
 app = typer.Typer()
 
 UNCONFIRMED_MAX: Final = 1000
+PRIORITY_MAX: Final = 255
+PROPERTIES: Final = (
+    "priority",
+    "expiration",
+    "message_id",
+    "correlation_id",
+    "reply_to",
+    "type",
+    "app_id",
+    "user_id",
+    "content_encoding",
+)
+"""What --property sets; of the others the common ones have options of their own."""
 READ_BYTES_MAX: Final = 64 * 1024
 CHUNKS_WAITING_MAX: Final = 4
 
@@ -58,6 +78,12 @@ def publish(
     content_type: Annotated[
         str | None, typer.Option("--content-type", help="Like application/json.")
     ] = None,
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property", "-P", metavar="KEY=VALUE", help=f"One of {', '.join(PROPERTIES)}."
+        ),
+    ] = None,
     confirm: Annotated[
         bool, typer.Option("--confirm/--no-confirm", help="Wait until the broker has all.")
     ] = True,
@@ -68,6 +94,7 @@ def publish(
         bool,
         typer.Option("--levels", help="Say which levels were reached; implies --confirm."),
     ] = False,
+    vhost: UriVhostOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Publish messages, and say if they reached no queue.
@@ -83,19 +110,38 @@ def publish(
     if text is not None and (body is not None or file is not None):
         raise UsageError("BODY excludes --body and --file; give one of them")
     key, body = queue or key, body if text is None else text
-    properties = Properties(
-        content_type=content_type,
-        headers=parse_pairs("--header", header or [], guess_types=False) or None,
-        delivery_mode=2 if persistent else None,
-    )
+    properties = _properties(content_type, header or [], persistent, more or [])
     bodies = _bodies(body, file, count)
     done = Done(confirm or mandatory or levels)
     message = Outgoing(exchange, key, properties, mandatory)
+    uri = uri_in_vhost(uri, vhost)
     coroutine_runner.run(_publish(uri, message, bodies, done, levels))
     if as_json:
         print_json(done.document())
     else:
         done.tell(message)
+
+
+def _properties(
+    content_type: str | None, headers: list[str], persistent: bool, more: list[str]
+) -> Properties:
+    properties = Properties(
+        content_type=content_type,
+        headers=parse_pairs("--header", headers, guess_types=False) or None,
+        delivery_mode=2 if persistent else None,
+    )
+    for name, value in parse_pairs("--property", more, guess_types=False).items():
+        if name not in PROPERTIES:
+            raise UsageError(f"--property {name}: there are {', '.join(PROPERTIES)}")
+        setattr(properties, name, _priority(value) if name == "priority" else str(value))
+    return properties
+
+
+def _priority(value: object) -> int:
+    text = str(value)
+    if not text.isdecimal() or int(text) > PRIORITY_MAX:
+        raise UsageError(f"--property priority={text}: give 0 to {PRIORITY_MAX}")
+    return int(text)
 
 
 @dataclass
