@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -76,6 +76,8 @@ COMMANDS: Final = {name: module for panel in PANELS.values() for name, module in
 
 WITHOUT_CONTEXT: Final = ("serve", "edge", "up", "context", "journal", "store", "sim", "config")
 """Commands that talk to no broker, or start their own."""
+
+SUGGESTED_MAX: Final = 4
 
 _COMPLETION_OPTIONS: Final = ("install_completion", "show_completion")
 
@@ -154,6 +156,9 @@ def _tell_usage(error: typer.TyperException) -> int:
 
     message = error.format_message()
     context = getattr(error, "ctx", None)
+    is_unknown = message.startswith("No such command") and "Did you mean" not in message
+    if context is not None and is_unknown:
+        message = f"{message.rstrip('.')}; there are {', '.join(_subcommands(context.command))}"
     if type(error).__name__ == "NoArgsIsHelpError":
         for line in message.splitlines():
             say(line, to_errors=True)
@@ -168,7 +173,14 @@ def _nearest(name: str) -> str:
     from difflib import get_close_matches
 
     nearest = get_close_matches(name, COMMANDS, n=1)
-    return f", did you mean '{nearest[0]}'?" if nearest else ""
+    if nearest:
+        return f", did you mean '{nearest[0]}'?"
+    inside = [f"'{each} {name}'" for each in COMMANDS if name in _subcommands(_load(each))]
+    return f", did you mean {' or '.join(inside)}?" if 0 < len(inside) <= SUGGESTED_MAX else ""
+
+
+def _subcommands(command: Any) -> Iterable[str]:
+    return getattr(command, "commands", ())
 
 
 app = typer.Typer(

@@ -182,6 +182,33 @@ def test_somebody_at_a_terminal_is_told_that_a_queue_is_empty(command: Command, 
     os.close(ours)
 
 
+def test_the_password_of_a_new_user_is_asked_for_twice(command: Command, unique: Unique) -> None:
+    name = unique("ann")
+    ours, theirs = os.openpty()
+    arguments = [sys.executable, "-m", "rhizome", "user", "add", name, *command.where()]
+    # Of a session of its own, so that it can't ask the terminal of these tests.
+    with subprocess.Popen(
+        arguments,
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        for prompt in (b"Password of", b"Repeat"):
+            shown = b""
+            # The blank comes when the echo is off, and what was typed before is dropped.
+            while not (prompt in shown and shown.endswith(b": ")):
+                byte = process.stdout.read(1)
+                assert byte, f"ended after {shown!r}"
+                shown += byte
+            os.write(ours, b"secret\n")
+        assert process.wait(SECONDS_MAX) == 0
+    command.http("user", "delete", name)
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_publish_takes_queue_and_body_as_arguments(command: Command, queue: str) -> None:
     command.amqp("publish", queue, "hello")
     assert command.amqp("consume", queue, "--count", "1") == "hello\n"

@@ -76,7 +76,11 @@ def test_what_an_option_is_by_default_may_be_given(name: str) -> None:
     ("arguments", "said"),
     [
         (["quueue"], "no such command 'quueue', did you mean 'queue'?"),
-        (["queue", "lst"], "No such command 'lst'"),
+        (["drain", "b2"], "no such command 'drain', did you mean 'broker drain'?"),
+        (["declare", "q"], "did you mean 'queue declare' or 'exchange declare'?"),
+        (["list"], "no such command 'list'; see rhizome --help"),
+        (["queue", "lst"], "No such command 'lst'. Did you mean 'list'?"),
+        (["tx", "show"], "No such command 'show'; there are list; see rhizome tx --help"),
         (["queue", "list", "--bogus"], "No such option: --bogus"),
         (["browse"], "Missing argument 'QUEUE'"),
         (["browse", "q", "--count", "0"], "--count"),

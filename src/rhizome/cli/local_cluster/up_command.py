@@ -11,7 +11,6 @@ import typer
 
 from rhizome.cli.errors import UsageError
 from rhizome.cli.output.printer import say
-from rhizome.cli.shared_options import HTTP_DEFAULT
 from rhizome.printable_text import escaped
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def up(
         Path, typer.Option("--data", metavar="DIR", help="Directory of the cluster.")
     ] = DATA_DEFAULT,
     restart: Annotated[
-        str, typer.Option("--restart", metavar="NAME", help="Start a broker again, see below.")
+        str, typer.Option("--restart", metavar="NAME", help="Start a broker again, as said above.")
     ] = "",
 ) -> None:
     """Run a cluster on this machine: several brokers, each a process, until Ctrl-C.
@@ -139,11 +138,11 @@ def hints(layout: Layout, root: Root) -> list[str]:
     addresses = ",".join(f"127.0.0.1:{place.port}" for place in layout.places.values())
     victim = layout.places[root.name]
     http = ",".join(f"127.0.0.1:{place.http_port}" for place in layout.places.values())
-    where = "" if http == HTTP_DEFAULT else f" --http {http}"
+    uri = f"amqp://guest:guest@{addresses}/"
     lines = [
         ("connect to any of them", f"{first.amqp.replace('://', '://guest:guest@')}/"),
-        ("or name several", f"--uri amqp://guest:guest@{addresses}/"),
-        ("see how they are", f"rhizome status{where}"),
+        ("commands find all by", f"export RHIZOME_HTTP={http} RHIZOME_URI={uri}"),
+        ("see how they are", "rhizome status"),
         ("or in a browser", f"{first.http}/"),
     ]
     if len(layout.places) > 1:

@@ -88,12 +88,22 @@ def _tokens(text: str) -> list[Token]:
         if at == len(text):
             tokens.append(Token("end", "", at))
             return tokens
-        found = _TOKEN.match(text, at)
+        found = None if text.startswith("==", at) else _TOKEN.match(text, at)
         if found is None:
-            what = "a string that doesn't end" if text[at] == "'" else f"{text[at]!r}"
-            raise ConditionError(f"character {at + 1} of the condition: unexpected {what}")
+            raise ConditionError(f"character {at + 1} of the condition: {_surprise(text, at)}")
         tokens.append(Token(str(found.lastgroup), found.group(found.lastgroup or 0), at))
         at = found.end()
+
+
+def _surprise(text: str, at: int) -> str:
+    """What is wrong with a text where no token begins, and what to write instead."""
+    if text.startswith("==", at):
+        return "unexpected '=='; equal is ="
+    if text[at] == "'":
+        return "unexpected a string that doesn't end"
+    if text[at] == '"':
+        return "unexpected '\"'; a text is in single quotes"
+    return f"unexpected {text[at]!r}"
 
 
 class _Parser:
@@ -179,7 +189,8 @@ class _Parser:
             name += quoted[:-1]
         elif quoted or (name not in FIELDS and not _is_header(name)):
             raise self._error(
-                f"no field {token.text[:60]!r}; there are headers.NAME, {', '.join(sorted(FIELDS))}"
+                f"no field {token.text[:60]!r}; a header is headers.NAME, and there are"
+                f" {', '.join(sorted(FIELDS))}"
             )
         self._at += 1
         return HEADERS + name[len(HEADERS) :] if name.lower().startswith(HEADERS) else name

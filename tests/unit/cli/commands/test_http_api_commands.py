@@ -567,13 +567,18 @@ def test_a_refusal_shows_the_brokers_reason(rhizome: Rhizome, api: Any) -> None:
     assert result.stderr == "error: inequivalent arg 'durable'\n"
 
 
-def test_the_password_of_a_new_user_is_asked_for(rhizome: Rhizome, api: Any) -> None:
+def test_a_script_writes_the_password_of_a_new_user_into_standard_input(
+    rhizome: Rhizome, api: Any
+) -> None:
     api.answer("GET /api/users", [])
     api.answer("PUT /api/users/bob", None, 204)
-    result = rhizome("user", "add", "bob", "--http", api.address, input="secret\nsecret\n")
+    result = rhizome("user", "add", "bob", "--http", api.address, input="secret\n")
     assert result.exit_code == 0, result.stderr
     assert api.requests[-1].document["password"] == "secret"
     assert "secret" not in result.output
+    result = rhizome("user", "add", "bob", "--http", api.address, input="")
+    assert result.exit_code == 1
+    assert "no password for 'bob': give --new-password, or write it" in result.stderr
 
 
 def test_another_password_takes_no_tags_away(rhizome: Rhizome, api: Any) -> None:
@@ -701,6 +706,9 @@ def test_an_action_goes_on_until_nothing_is_left(rhizome: Rhizome, api: Any) -> 
     asked = [(each.document["count"], each.document["after"]) for each in api.requests]
     assert asked == [(5, ""), (2, "0-4-9")]
     assert json.loads(result.stdout)["skipped"] == {"gone": 2}
+    api.answer("POST /api/rhizome/queues/%2F/q/messages", acted(1, None, skipped={"gone": 1}))
+    result = rhizome("queue", "redrive", "q", "--http", api.address)
+    assert "left 1: gone\n`rhizome queue move` takes what is left" in result.stdout
 
 
 @pytest.mark.parametrize("action", ["redrive", "move", "drop", "requeue"])

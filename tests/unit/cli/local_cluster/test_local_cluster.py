@@ -211,7 +211,8 @@ def test_root_stops_last_and_secondaries_first(layout: Layout) -> None:
 def test_hints_show_how_to_connect_and_what_to_kill(layout: Layout) -> None:
     shown = "\n".join(hints(layout, Root("b2", 1)))
     assert "amqp://guest:guest@127.0.0.1:5672/" in shown
-    assert "rhizome status --http 127.0.0.1:15672,127.0.0.1:15673,127.0.0.1:15674" in shown
+    assert "export RHIZOME_HTTP=127.0.0.1:15672,127.0.0.1:15673,127.0.0.1:15674" in shown
+    assert " RHIZOME_URI=amqp://guest:guest@127.0.0.1:5672,127.0.0.1:5673,127.0.0.1:5674," in shown
     assert f"kill -9 $(cat {layout.directory}/b2/pid)" in shown
     assert f"rhizome up --data {layout.directory} --restart b2" in shown
 

@@ -70,6 +70,8 @@ def test_a_condition_holds_as_in_sql(text: str, wanted: bool | None) -> None:
         ("(exchange = 'a'", "character 16 of the condition: ')' is expected, not the end"),
         ("exchange = 'a' exchange = 'b'", "character 16 of the condition: 'and', 'or' or the end"),
         ("exchange = 'a", "character 12 of the condition: unexpected a string that doesn't end"),
+        ("exchange == 'a'", "character 10 of the condition: unexpected '=='; equal is ="),
+        ('exchange = "a"', "unexpected '\"'; a text is in single quotes"),
         ("exchange = 'a' ; drop", "character 16 of the condition: unexpected ';'"),
         ("exchange like 5", "character 15 of the condition: a string is expected, not '5'"),
         ("and", "character 1 of the condition: a field is expected"),

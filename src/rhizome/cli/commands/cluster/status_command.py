@@ -99,7 +99,8 @@ def _spread(groups: list[Row]) -> str:
 
 def _copies(group: Row) -> str:
     if group.get("all_copies"):
-        return f"all of {group['all_copies']} streams"
+        count = group["all_copies"]
+        return f"all of {count} stream{'' if count == 1 else 's'}"
     if group.get("local"):
         return "not replicated"
     standbys = " ".join(str(each.get("broker")) for each in group.get("in_sync") or ())

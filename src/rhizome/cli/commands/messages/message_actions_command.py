@@ -155,6 +155,8 @@ def _act(remote: Remote, vhost: str, name: str, order: Row, count: int | None) -
             say(f"  {number} to '{queue}'")
         for reason, number in sorted(total["skipped"].items()):
             say(f"  left {number}: {reason}")
+        if order["action"] == "redrive" and total["skipped"]:
+            say("`rhizome queue move` takes what is left to a queue that you name")
 
     remote.show(document, print_it)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from typing import Annotated, Final
 
@@ -14,6 +15,7 @@ from rhizome.cli.commands.resources.vhost_and_user_limits import (
     limits_text,
     put_limits,
 )
+from rhizome.cli.errors import CliError
 from rhizome.cli.http_api.api_client import Row, path
 from rhizome.cli.http_api.command_decorator import Remote
 from rhizome.cli.shared_options import UserArgument, VhostOption, with_options
@@ -62,7 +64,10 @@ def add_user(
         typer.Option("--type", help="Who it is for.", show_default="as it is, else application"),
     ] = None,
     new_password: Annotated[
-        str, typer.Option("--new-password", help="Asked for if it isn't given.")
+        str,
+        typer.Option(
+            "--new-password", help="Else it is asked for; a script writes it into standard input."
+        ),
     ] = "",
 ) -> None:
     """Add a user, or give an existing one another password.
@@ -80,6 +85,14 @@ def add_user(
 
 
 def _ask_password(name: str) -> str:
+    """At a terminal it is asked for, twice; a script writes it into the standard input."""
+    if not sys.stdin.isatty():
+        given = sys.stdin.readline().rstrip("\n")
+        if not given:
+            raise CliError(
+                f"no password for '{name}': give --new-password, or write it into standard input"
+            )
+        return given
     with interrupts.raised():  # the prompt must give the terminal its echo back
         chosen: str = typer.prompt(
             f"Password of '{name}'", hide_input=True, confirmation_prompt=True
