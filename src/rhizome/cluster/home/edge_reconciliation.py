@@ -352,9 +352,10 @@ class EdgeSessions:
                         message = detached.take(queue.id, index)
                     if message is None:
                         message = claim(queue, index)
-                    if message is None and not only_kept:
+                    if message is None:
                         if held.session not in holdings:
-                            found = GroupResumedDeliveries(self, channel.client, channel.visit)
+                            client, visit = channel.client, channel.visit
+                            found = held_before(self, client, visit, only_kept)
                             holdings[held.session] = found
                         message = holdings[held.session].take(queue, index)
                 edge_connection.hold(attached, held.session, held.consumer, queue, message)
@@ -436,6 +437,16 @@ class EdgeSessions:
             detached.forget()
         self.detached = {}
         self.parted = []
+
+
+def held_before(
+    tenure: EdgeSessions, client: str, visit: i64, only_kept: bool
+) -> GroupResumedDeliveries:
+    """What a client held before a visit, which it has presented. If that visit is over, too, and
+    something is only kept for it, others may have it as the same visit's, or a later one's."""
+    if not only_kept:
+        return GroupResumedDeliveries(tenure, client, visit)
+    return GroupResumedDeliveries(tenure, client if visit > 1 else "", visit - 1)
 
 
 def is_void(queue: Queue, index: i64, void_from: i64) -> bool:

@@ -45,9 +45,9 @@ from rhizome.cluster.home.edge_reconciliation import (
     EdgeSessions,
     EdgeSessionsByGroup,
     LocalEdge,
+    held_before,
     is_void,
 )
-from rhizome.cluster.home.resumed_client_holdings import GroupResumedDeliveries
 from rhizome.cluster.home.uncommitted_handover import carry_over
 from rhizome.errors import AmqpError
 
@@ -312,8 +312,8 @@ class LocalEdgeReturn(LocalEdge):
         void_from = self._void_from()
         channel = session.channel
         unacked = channel.unacked
-        client = "" if only_kept else channel.connection.resume_id
-        holdings = GroupResumedDeliveries(self.tenure, client, channel.visit)
+        client = channel.connection.resume_id
+        holdings = held_before(self.tenure, client, channel.visit, only_kept)
         for tag in unacked.tags():
             consumer = unacked.consumer(tag)
             shown = unacked.message(tag)

@@ -656,3 +656,30 @@ def test_what_one_client_has_requeued_is_not_taken_from_one_that_holds_it_now(
     other.send(SessionResumed(), channel=0)
     other.send(BasicAck(first + 2, True))
     assert left(cluster) == []
+
+
+@pytest.mark.parametrize("first", ["b2", "b3", "s2"])
+@pytest.mark.parametrize("second", ["b2", "b3", "s2"])
+def test_what_two_brokers_keep_for_a_client_belongs_to_its_later_visit(
+    cluster: CoreCluster, first: str, second: str
+) -> None:
+    """The client was at both, one after the other, while a new home was recovering."""
+    client = visiting(cluster, first, 1)
+    held = taken(client)
+    home = cluster[standby_of(cluster, "q").name]
+    client.close_socket()
+    cluster.cut("s1", home.name)
+    cluster["b1"].kill()
+    cluster.advance_until(lambda: home.queue("q").away is None)
+    client, _ = back(cluster, second, entries(held), 2)
+    cluster.advance(100)
+    client.close_socket()
+    cluster.advance(100)
+    assert home.node.tenures.tenures[home.queue("q").definition.group].phase.is_recovering()
+    cluster.heal()
+    cluster.advance(3_000)
+    assert drain(cluster["s1"].connect(), "q") == []
+    client, tag = back(cluster, "s1", entries(held), 3)
+    cluster.advance(500)
+    client.send(BasicAck(tag + 2, True))
+    assert left(cluster) == []
