@@ -46,6 +46,8 @@ COMPILED_ONLY: Final = (
 )
 # Tests of real clusters, which wait most: as long as all the others of tests/process.
 CLUSTERS: Final = ("tests/process/cluster",)
+# Of the other processes those of clients, tools and documents: half of the rest.
+APPLICATIONS: Final = ("tests/process/applications",)
 # Half of the tests with Spark: the suite that takes longest, and waits for Spark most of the time.
 SPARK_JOBS: Final = ("tests/spark/jobs", "tests/spark/lakehouse")
 SLOWEST_SHOWN: Final = 15
@@ -119,7 +121,12 @@ RUNS: Final = (
     ),
     Run("simulation", ("tests/simulation",)),
     Run("clusters", CLUSTERS),
-    Run("process", ("tests/process",), options=tuple(f"--ignore={each}" for each in CLUSTERS)),
+    Run(
+        "process",
+        ("tests/process",),
+        options=tuple(f"--ignore={each}" for each in (*CLUSTERS, *APPLICATIONS)),
+    ),
+    Run("applications", APPLICATIONS),
     # Brokers of the other suites are compiled; those of tests/unit/testing are interpreted ones.
     Run("unit", ("tests/unit", "tests/interaction"), options=("--ignore=tests/unit/testing",)),
     Run("conformance", ("tests/conformance",)),

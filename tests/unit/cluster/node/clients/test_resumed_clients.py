@@ -571,15 +571,6 @@ def test_clients_that_do_not_come_back_are_not_waited_for_any_longer(
     assert bodies_of(other) == [b"1", b"2", b"3"]
 
 
-def test_a_home_that_does_not_wait_gives_others_what_a_client_holds(cluster: CoreCluster) -> None:
-    for name in ("b1", "b2", "b3"):
-        cluster[name].node.edge.rules.clients_awaited = False
-    held, other = home_dies(cluster)
-    cluster.advance(RESUME_PATIENCE_MS - 700)
-    back(cluster, "s1", entries(held))
-    assert bodies_of(other) == [b"1", b"2", b"3"]
-
-
 def test_nobody_waits_where_no_client_can_resume(cluster: CoreCluster) -> None:
     consuming(cluster, "b2")
     others = cluster["b1"].connect()

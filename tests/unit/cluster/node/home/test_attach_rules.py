@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from rhizome.amqp.methods import BasicAck, BasicCancel
+from rhizome.cluster.home.settings import RESUME_PATIENCE_MS
 from rhizome.cluster.protocol.attach_rule_switches import AttachRules
 from rhizome.testing.in_memory_broker import CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, Member, make_cluster
+from tests.unit.cluster.node.clients.test_resumed_clients import (
+    back,
+    bodies_of,
+    entries,
+    home_dies,
+)
 from tests.unit.cluster.node.held_standby import Standby, leads_to
 from tests.unit.cluster.node.small_cluster import PERSISTENT, confirmed, drain, queue_at
 
@@ -115,6 +122,18 @@ def test_settled_presented(cluster: CoreCluster, broken: bool) -> None:
     client.send(BasicAck(delivery.tag))
     standby.take_over()
     assert client.bodies() == ([b"acked"] if broken else [])
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_clients_awaited(cluster: CoreCluster, broken: bool) -> None:
+    """A new home that doesn't wait for clients whose broker is gone gives others what they hold."""
+    if broken:
+        break_rule(cluster, "clients_awaited")
+    held, other = home_dies(cluster)
+    cluster.advance(RESUME_PATIENCE_MS // 2)
+    back(cluster, "s1", entries(held))
+    cluster.advance(RESUME_PATIENCE_MS)
+    assert bodies_of(other) == ([b"1", b"2", b"3"] if broken else [])
 
 
 @pytest.mark.parametrize("broken", BROKEN)
