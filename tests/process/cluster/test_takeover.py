@@ -28,6 +28,9 @@ MISFORTUNE_SECONDS = float(os.environ.get("RHIZOME_TEST_MISFORTUNE_SECONDS", "60
 QUEUES = ["orders", "mails", "jobs"]
 ALONE = ("alone-1", "alone-2")
 SETTLED_SECONDS_MAX = 180.0
+# All clients are in this process, which stands still for seconds once it has noted a million
+# messages.
+SLOW_CLIENTS = {"RHIZOME_CLUSTER_RESUME_PATIENCE": "8s"}
 
 
 @pytest.fixture
@@ -210,7 +213,7 @@ def test_all_misfortunes_in_namespaces(tmp_path: Path, seconds: float) -> None:
     """Kills, stops, pauses, partitions whole and of one direction, drains, full disks, under
     clients in Python and in node, and under sessions of our own client."""
     modules = None if WHY_NOT else node_modules()
-    network = Network(["b1", "b2", "b3"], SMALL_DISK_SETTINGS)
+    network = Network(["b1", "b2", "b3"], {**SMALL_DISK_SETTINGS, **SLOW_CLIENTS})
     cluster = ClusterProcess(tmp_path, primaries=3, seed=5, make=network.broker)
     disks = SmallDisks(each.data for each in cluster.brokers.values())
     workers = Workers(cluster, QUEUES, seed=6)
