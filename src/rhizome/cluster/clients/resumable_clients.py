@@ -11,7 +11,7 @@ to consume. It counts for as long as its broker keeps what it holds.
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rhizome.amqp.field_table import encode_table, read_table
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 TELL_EVERY_MS: Final = 100
 CLIENTS_MAX: Final = 256
 """A broker names no more of its clients. For the others a new home waits as long as it may."""
+CONSUMERS_MAX: Final = 2048
+"""How many consumers of clients are looked at each time, since a client may have thousands. What is
+beyond counts as others."""
 OTHERS: Final = ""
 """Stands for clients that are not named."""
 ID_BYTES_MAX: Final = 255
@@ -128,17 +131,18 @@ class ResumableClients:
         """The resumable clients here, and those for which something is kept."""
         sessions = self._node.broker.suspended_sessions
         clients: Clients = {}
-        if len(sessions.connected) + len(sessions.suspended_sessions) > CLIENTS_MAX:
-            clients[OTHERS] = []
+        left = CONSUMERS_MAX
         for client in islice(sessions.suspended_sessions, CLIENTS_MAX):
             if client in self._told:
                 clients[client] = self._told[client]
         for client, connections in islice(sessions.connected.items(), CLIENTS_MAX):
             groups = set(clients.get(client, ()))
             for connection in connections.values():
-                groups |= _groups_of(connection)
+                left -= _add_groups(connection, groups, left)
             if groups:
                 clients[client] = sorted(groups)
+        if left <= 0 or len(sessions.connected) + len(sessions.suspended_sessions) > CLIENTS_MAX:
+            clients[OTHERS] = []
         for client in list(clients):
             if len(client.encode("utf-8", "surrogateescape")) > ID_BYTES_MAX:
                 del clients[client]
@@ -146,10 +150,16 @@ class ResumableClients:
         return clients
 
 
-def _groups_of(connection: Connection) -> set[int]:
-    """The groups from which a client consumes, or has got something, over one connection."""
-    return {
-        int(consumer.queue.definition.group)
-        for channel in connection.channels.values()
-        for consumer in (*channel.consumers.values(), *channel.pulls.values())
-    }
+def _add_groups(connection: Connection, groups: set[int], looks_max: int) -> int:
+    """Add the groups from which a client consumes, or has got something, over one connection;
+    returns how many places were looked at."""
+    looks = 1
+    for channel in connection.channels.values():
+        if looks >= looks_max:
+            break
+        looks += 1
+        consumers = chain(channel.consumers.values(), channel.pulls.values())
+        for consumer in islice(consumers, max(0, looks_max - looks)):
+            looks += 1
+            groups.add(int(consumer.queue.definition.group))
+    return looks

@@ -19,7 +19,7 @@ from rhizome.amqp.methods import (
     SessionSyncOk,
 )
 from rhizome.broker.connection.session_resume import KEEP_MS
-from rhizome.cluster.clients.resumable_clients import CLIENTS_MAX, OTHERS
+from rhizome.cluster.clients.resumable_clients import CLIENTS_MAX, CONSUMERS_MAX, OTHERS
 from rhizome.cluster.edge.edge_group import ATTACHED, ATTACHING, CALL_PATIENCE_MS
 from rhizome.cluster.home.detached_sessions import PARK_MS
 from rhizome.cluster.home.settings import RESUME_PATIENCE_MS
@@ -600,6 +600,19 @@ def test_a_broker_names_so_many_clients_and_says_that_there_are_more(
     assert OTHERS in cluster["b2"].node.resumable_clients.absent(group)
     cluster.advance(KEEP_MS)
     assert cluster["b2"].node.resumable_clients.absent(group) == {}
+
+
+def test_a_client_with_thousands_of_consumers_is_not_looked_through_each_time(
+    cluster: CoreCluster,
+) -> None:
+    queue_at(cluster["b3"].connect(), "q", "b1", durable=True)
+    client = cluster["b1"].connect(properties=RESUMES)
+    consumes = [BasicConsume("q", f"c{number}", no_wait=True) for number in range(CONSUMERS_MAX)]
+    for method in consumes:
+        client.send(method)
+    cluster.advance(500)
+    heard = cluster["b2"].node.resumable_clients.heard["b1"]
+    assert set(heard) == {"guest/mine", OTHERS}
 
 
 def test_a_broker_that_is_only_out_of_reach_keeps_its_clients(cluster: CoreCluster) -> None:
