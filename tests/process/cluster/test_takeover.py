@@ -28,8 +28,8 @@ MISFORTUNE_SECONDS = float(os.environ.get("RHIZOME_TEST_MISFORTUNE_SECONDS", "60
 QUEUES = ["orders", "mails", "jobs"]
 ALONE = ("alone-1", "alone-2")
 SETTLED_SECONDS_MAX = 180.0
-# All clients are in this process, which stands still for seconds once it has noted a million
-# messages.
+# All clients are threads of this process. On a starved machine they may be slower to come back than
+# the second and a half that new homes wait for clients by default.
 SLOW_CLIENTS = {"RHIZOME_CLUSTER_RESUME_PATIENCE": "8s"}
 
 
